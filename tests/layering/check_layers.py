@@ -6,6 +6,8 @@
 - dyncp.hpp is a sorted list of all headers except the formatters and io/json.hpp
 - include/meson.build lists exactly the headers that exist
 - every header has a licence line and #pragma once
+
+With --fix ROOT it rewrites the two lists from the headers that exist.
 """
 import os
 import re
@@ -19,15 +21,40 @@ NOT_IN_UMBRELLA = {"io/json.hpp", "io/format.hpp"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
-def check(root, listed):
-    problems = []
-    include = os.path.join(root, "include", "dyncp")
+def headers_of(include):
     found = set()
     for folder, _, names in os.walk(include):
         for name in names:
-            path = os.path.join(folder, name)
-            found.add(os.path.relpath(path, include).replace(os.sep, "/"))
+            if name.endswith(".hpp"):
+                path = os.path.join(folder, name)
+                found.add(os.path.relpath(path, include).replace(os.sep, "/"))
     found.discard("dyncp.hpp")
+    return found
+
+
+def fix(root):
+    include = os.path.join(root, "include", "dyncp")
+    found = sorted(headers_of(include))
+    lists = "".join(
+        f"  '{folder}': [\n"
+        + "".join(f"    '{h.split('/')[1]}',\n" for h in found if h.startswith(folder + "/"))
+        + "  ],\n" for folder in ORDER)
+    path = os.path.join(root, "include", "meson.build")
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    text = re.sub(r"^dyncp_headers = \{\n.*?^\}$", lambda _: f"dyncp_headers = {{\n{lists}}}",
+                  text, count=1, flags=re.MULTILINE | re.DOTALL)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    with open(os.path.join(include, "dyncp.hpp"), "w", encoding="utf-8") as f:
+        f.write("// SPDX-License-Identifier: Apache-2.0\n#pragma once\n\n")
+        f.writelines(f"#include <dyncp/{h}>\n" for h in found if h not in NOT_IN_UMBRELLA)
+
+
+def check(root, listed):
+    problems = []
+    include = os.path.join(root, "include", "dyncp")
+    found = headers_of(include)
     for header in sorted(found - listed):
         problems.append(f"{header} is not listed in include/meson.build")
     for header in sorted(listed - found):
@@ -78,6 +105,9 @@ def check(root, listed):
 
 
 def main():
+    if sys.argv[1] == "--fix":
+        fix(sys.argv[2])
+        return 0
     problems = check(sys.argv[1], set(sys.argv[2:]))
     print("\n".join(problems) if problems else "layers hold")
     return 1 if problems else 0
