@@ -62,10 +62,14 @@ def main():
         if output != expected:
             raise SystemExit(f"by CMake: {output}")
 
-        refused = subprocess.run(configure + ["--fresh", "-DDYNCP_WANTED=999.0"], text=True,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if refused.returncode == 0 or "999.0" not in refused.stdout:
-            raise SystemExit(f"CMake takes {version} for 999.0:\n{refused.stdout}")
+        major, minor, patch = version.split(".")
+        for wanted, good in ((f"{major}.{minor}", True), (f"{version}...<999", True),
+                             (f"{major}.{minor}.{int(patch) + 1}", False), ("999.0", False),
+                             (f"998...{int(minor) + 999}", False)):
+            done = subprocess.run(configure + ["--fresh", f"-DDYNCP_WANTED={wanted}"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=work)
+            if (done.returncode == 0) != good:
+                raise SystemExit(f"CMake, asked for {wanted}:\n{done.stdout}")
     print("installed, found, built and run")
 
 
