@@ -79,16 +79,17 @@ inline void count_loads(const plan& p, const problem& prob, plan_statistics& sta
   for (const auto& [cp, use] : mix) stats.cp_mix.push_back(use);
 }
 
-/// Time of all matrix and attention work of the padded tokens on one stage, if every rank had an
-/// equal share; fixed times, rings and the output head are left out.
-inline double ideal_seconds(const problem& prob, const plan_statistics& stats) {
+/// Time of all matrix and attention work of the batch's real tokens on one stage, if every rank had
+/// an equal share; padding, fixed times, rings and the output head are left out.
+inline double ideal_seconds(const problem& prob) {
+  const length_sums sums = sum_lengths(prob.sequences);
   const model_spec& m = prob.model;
   const cluster_spec& c = prob.cluster;
   const double layers = static_cast<double>(m.layers) / prob.parallel.pp;
   const double linear = layers * 2.0 * active_parameters_per_layer(m) *
-                        static_cast<double>(stats.padded_tokens) / c.linear_flops_per_s;
+                        static_cast<double>(sums.tokens) / c.linear_flops_per_s;
   const double attention = layers * attention_flops_per_square(m) *
-                           static_cast<double>(stats.padded_squares) / c.attention_flops_per_s;
+                           static_cast<double>(sums.squares) / c.attention_flops_per_s;
   const double linear_again = m.recompute == recomputation::full ? 1.0 : 0.0;
   const double attention_again = m.recompute == recomputation::none ? 0.0 : 1.0;
   return (linear * (1.0 + c.backward_linear + linear_again) +
@@ -165,7 +166,7 @@ template <cost_model Cost>
   stats.makespan_s = to_seconds(makespan);
   stats.all_reduce_s = all_reduce_s(prob.model, prob.cluster, prob.parallel);
   stats.iteration_s = stats.makespan_s + stats.all_reduce_s;
-  stats.ideal_s = detail::ideal_seconds(prob, stats);
+  stats.ideal_s = detail::ideal_seconds(prob);
   stats.efficiency = stats.iteration_s > 0 ? stats.ideal_s / stats.iteration_s : 0.0;
   detail::count_busy_time(priced, pipe, makespan, stats);
   if constexpr (requires { cost.forward_parts(load{}, 1, link::nvlink, 0); }) {
