@@ -49,12 +49,12 @@ struct packing_only {
 
     const auto dp = static_cast<std::size_t>(prob.parallel.ranks / cp);
     const std::size_t multiple =
-        dp * static_cast<std::size_t>(prob.limits.micro_batch_multiple);
+        dp * static_cast<std::size_t>(micro_batch_multiple(prob));
     split_to_multiple(packs, multiple);
     plan out = lay_out(prob, packs, dp);
-    while (out.micro_batches.size() %
-               static_cast<std::size_t>(prob.limits.micro_batch_multiple) != 0) {
-      out.micro_batches.emplace_back();  // flagged empty: too few sequences to split
+    // Too few sequences to split: the last micro-batches stay empty.
+    while (out.micro_batches.size() % static_cast<std::size_t>(micro_batch_multiple(prob)) != 0) {
+      out.micro_batches.emplace_back();
     }
     return out;
   }

@@ -91,7 +91,7 @@ class region_builder {
     out.ranks = region;
     out.next.resize(static_cast<std::size_t>(items_.count()));
     choose_sizes(chosen, options);
-    if (!place_wide(chosen, options, out)) return false;
+    if (!place_wide(out)) return false;
     if (!place_narrow(out)) return false;
     finish(out);
     return true;
@@ -135,7 +135,7 @@ class region_builder {
     double work = 0;
     for (const std::int32_t i : chosen) {
       const std::int32_t k = items_.least_size[static_cast<std::size_t>(i)];
-      work += static_cast<double>(items_.time_alone(i, k)) * size_of(k);
+      work += rounded_product(static_cast<double>(items_.time_alone(i, k)), size_of(k));
     }
     std::int32_t largest = 0;
     while (largest + 1 < items_.num_sizes() && size_of(largest + 1) <= region_.size) ++largest;
@@ -150,7 +150,7 @@ class region_builder {
              items_.time_alone(i, k + 1) < items_.time_alone(i, k)) {
         ++k;
       }
-      work_ += static_cast<double>(items_.time_alone(i, k)) * size_of(k);
+      work_ += rounded_product(static_cast<double>(items_.time_alone(i, k)), size_of(k));
       if (k == 0) {
         narrow_.push_back(i);
       } else {
@@ -180,11 +180,18 @@ class region_builder {
     return -1;
   }
 
+  // With one CP size a micro-batch, the first cell of a slot decides.
+  [[nodiscard]] bool size_fits(std::int32_t slot, std::int32_t k) const noexcept {
+    const std::int32_t set = slot_size_[static_cast<std::size_t>(slot)];
+    return !prob_.limits.uniform_cp || set < 0 || set == k;
+  }
+
   void open_cell(std::int32_t slot, std::int32_t at, std::int32_t k) {
     const std::int32_t c = size_of(k);
     char* used = used_.data() + static_cast<std::size_t>(slot) * region_.size;
     std::fill(used + at, used + at + c, char{1});
     free_[static_cast<std::size_t>(slot)] -= c;
+    slot_size_[static_cast<std::size_t>(slot)] = k;
     cells_.push_back({{region_.begin + at, c}, slot, k, {}, {}, -1});
   }
 
@@ -198,9 +205,9 @@ class region_builder {
   }
 
   // Steps 2 and 3.
-  bool place_wide(std::span<const std::int32_t>, const build_options& options,
-                  region_plan& out) {
+  bool place_wide(region_plan& out) {
     cells_.clear();
+    slot_size_.assign(static_cast<std::size_t>(slots_), -1);
     height_.assign(static_cast<std::size_t>(slots_), 0);
     free_.assign(static_cast<std::size_t>(slots_), region_.size);
     used_.assign(static_cast<std::size_t>(slots_) * region_.size, 0);
@@ -212,7 +219,7 @@ class region_builder {
       std::int32_t at = -1;
       while (first_open < slots_ && free_[static_cast<std::size_t>(first_open)] == 0) ++first_open;
       for (std::int32_t j = first_open; j < slots_; ++j) {
-        if (free_[static_cast<std::size_t>(j)] < c) continue;
+        if (free_[static_cast<std::size_t>(j)] < c || !size_fits(j, w.size)) continue;
         at = find_free(j, c);
         if (at < 0) continue;
         slot = j;
@@ -231,7 +238,6 @@ class region_builder {
       put(cells_.back(), w.item, out);
     }
     set_plateau();
-    (void)options;
     return true;
   }
 
@@ -271,12 +277,13 @@ class region_builder {
   // Step 4, with two heaps: groups by time left, and full ones by token room until a shorter
   // item comes that fits them.
   bool place_narrow(region_plan& out) {
-    const std::int32_t c = size_of(0);
-    const std::size_t wide_cells = cells_.size();
-    (void)wide_cells;
     for (std::int32_t j = 0; j < slots_; ++j) {
-      if (free_[static_cast<std::size_t>(j)] < c) continue;
-      for (std::int32_t at = find_free(j, c); at >= 0; at = find_free(j, c)) open_cell(j, at, 0);
+      const std::int32_t set = slot_size_[static_cast<std::size_t>(j)];
+      const std::int32_t k = prob_.limits.uniform_cp && set > 0 ? set : 0;
+      if (free_[static_cast<std::size_t>(j)] < size_of(k)) continue;
+      for (std::int32_t at = find_free(j, size_of(k)); at >= 0; at = find_free(j, size_of(k))) {
+        open_cell(j, at, k);
+      }
     }
     by_time_.clear();
     full_.clear();
@@ -373,7 +380,10 @@ class region_builder {
         priced_.class_of_stage.push_back(cost_.stage_class(s));
       }
     }
-    priced_.first_group.assign(static_cast<std::size_t>(plan.num_slots()) + 1, 0);
+    // Interleaved schedules run whole groups of micro-batches; the last ones may be empty.
+    const std::int64_t slots =
+        pipe_.chunks == 1 ? plan.num_slots() : round_up(plan.num_slots(), pipe_.stages);
+    priced_.first_group.assign(static_cast<std::size_t>(slots) + 1, 0);
     priced_.ranks.clear();
     priced_.costs.clear();
     for (const cell& g : plan.cells) {
@@ -418,6 +428,7 @@ class region_builder {
   std::vector<cell> cells_;
   std::vector<ticks> height_;          // (slots): largest cell so far
   std::vector<std::int32_t> free_;     // (slots): free ranks
+  std::vector<std::int32_t> slot_size_;// (slots): size of the cell opened last, -1: none
   std::vector<char> used_;             // (slots, ranks)
   std::vector<entry> by_time_;         // max-heap of (time left, cell)
   std::vector<entry> full_;            // max-heap of (token room, cell)

@@ -115,10 +115,11 @@ class plan_checker {
            "the plan has " + std::to_string(m) + " micro-batches instead of " +
                std::to_string(limits.micro_batches)});
     }
-    if (m % limits.micro_batch_multiple != 0) {
-      add({violation_kind::wrong_micro_batches, -1, -1, -1, m, limits.micro_batch_multiple,
+    const std::int32_t multiple = micro_batch_multiple(problem_);
+    if (m % multiple != 0) {
+      add({violation_kind::wrong_micro_batches, -1, -1, -1, m, multiple,
            std::to_string(m) + " micro-batches are not a multiple of " +
-               std::to_string(limits.micro_batch_multiple)});
+               std::to_string(multiple)});
     }
   }
 
