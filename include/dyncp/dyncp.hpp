@@ -20,13 +20,17 @@
 #include <dyncp/io/spec_fields.hpp>
 #include <dyncp/io/table.hpp>
 #include <dyncp/io/text.hpp>
+#include <dyncp/packers/cover_ranks.hpp>
 #include <dyncp/packers/dynamic_cp.hpp>
+#include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/packer.hpp>
 #include <dyncp/packers/packing_only.hpp>
 #include <dyncp/packers/ramp.hpp>
 #include <dyncp/packers/region_builder.hpp>
+#include <dyncp/packers/region_search.hpp>
 #include <dyncp/packers/region_split.hpp>
+#include <dyncp/packers/spaced_plan.hpp>
 #include <dyncp/plan/inflight.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/plan/schedule.hpp>
