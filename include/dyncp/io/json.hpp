@@ -355,13 +355,14 @@ inline constexpr std::int64_t most_multiple = std::int64_t{1} << 24;
       !ok) {
     return ok.error();
   }
-  for (auto [key, member, least] :
-       {std::tuple{"max_sequences_per_pack", &l.max_sequences_per_pack, 0},
-        std::tuple{"micro_batches", &l.micro_batches, 0},
-        std::tuple{"micro_batch_multiple", &l.micro_batch_multiple, 1}}) {
-    if (auto ok = read_member<std::int32_t>(view, key, *member, least, most); !ok) {
-      return ok.error();
-    }
+  for (auto [key, member] : {std::pair{"max_sequences_per_pack", &l.max_sequences_per_pack},
+                             {"micro_batches", &l.micro_batches}}) {
+    if (auto ok = read_member<std::int32_t>(view, key, *member, 0, most); !ok) return ok.error();
+  }
+  if (auto ok = read_member<std::int32_t>(view, "micro_batch_multiple", l.micro_batch_multiple, 1,
+                                          1 << 16);
+      !ok) {
+    return ok.error();
   }
   if (auto ok = read_member(view, "no_idle_ranks", l.no_idle_ranks); !ok) return ok.error();
   if (auto ok = read_member(view, "uniform_cp", l.uniform_cp); !ok) return ok.error();
@@ -410,7 +411,10 @@ template <class Spec>
   });
   if (!complete) return complete.error();
   if constexpr (std::same_as<Spec, model_spec>) {
-    if (auto ok = check_fields(spec); !ok) return root.fail(ok.error().code, ": " + ok.error().what);
+    if (auto ok = check_fields(spec); !ok) {
+      return root.fail(ok.error().code, "contradicts itself: " + ok.error().what, ok.error().value,
+                       ok.error().limit, ok.error().hint);
+    }
   }
   return spec;
 }
@@ -457,19 +461,11 @@ template <class Spec>
   return {};
 }
 
-}  // namespace detail
-
-/// A plan file from its text. Needs num_ranks, max_tokens_per_rank, seqlens and micro_batches;
-/// the rest is optional and unknown keys are ignored. Groups keep their order in the file.
-///
-/// The plan is well-formed, not yet valid: see `validate`. `source` names the text in errors:
-/// parse_error (malformed, wrong type, missing key), invalid_argument (a number outside its
-/// domain), invalid_length (a sequence below one or above 2^40 tokens), unknown_name. O(size).
-[[nodiscard]] inline result<plan_document> parse_plan(std::string_view text,
-                                                      const std::string& source) {
-  auto document = detail::parse_json(text, source);
+[[nodiscard]] inline result<plan_document> read_plan(std::string_view text,
+                                                     const std::string& source) {
+  auto document = parse_json(text, source);
   if (!document) return document.error();
-  const detail::json_view root(*document, source);
+  const json_view root(*document, source);
   plan_document out;
   if (!root.is_object()) {
     return root.fail(errc::parse_error, "is " + root.type() + ", not an object");
@@ -493,18 +489,38 @@ template <class Spec>
   if (!limit) return limit.error();
   out.plan.max_tokens_per_rank = *limit;
   if (auto pad = root.find("pad")) {
-    auto rule = detail::read_padding(*pad);
+    auto rule = read_padding(*pad);
     if (!rule) return rule.error();
     out.plan.padding = *rule;
   }
   auto seqlens = root.array_at("seqlens");
   if (!seqlens) return seqlens.error();
-  auto lengths = detail::read_integers(*seqlens, 1, max_sequence_length, errc::invalid_length);
+  auto lengths = read_integers(*seqlens, 1, max_sequence_length, errc::invalid_length);
   if (!lengths) return lengths.error();
   out.seqlens = std::move(*lengths);
-  if (auto ok = detail::read_micro_batches(root, out.plan); !ok) return ok.error();
-  if (auto ok = detail::read_extras(root, out); !ok) return ok.error();
+  if (auto ok = read_micro_batches(root, out.plan); !ok) return ok.error();
+  if (auto ok = read_extras(root, out); !ok) return ok.error();
   return out;
+}
+
+[[nodiscard]] inline error with_hint(error e, const std::string& hint) {
+  if (e.hint.empty()) e.hint = hint;
+  return e;
+}
+
+}  // namespace detail
+
+/// A plan file from its text. Needs num_ranks, max_tokens_per_rank, seqlens and micro_batches;
+/// the rest is optional and unknown keys are ignored. Groups keep their order in the file.
+///
+/// The plan is well-formed, not yet valid: see `validate`. `source` names the text in errors:
+/// parse_error (malformed, wrong type, missing key), invalid_argument (a number outside its
+/// domain), invalid_length (a sequence below one or above 2^40 tokens), unknown_name. O(size).
+[[nodiscard]] inline result<plan_document> parse_plan(std::string_view text,
+                                                      const std::string& source) {
+  auto plan = detail::read_plan(text, source);
+  if (plan) return plan;
+  return detail::with_hint(std::move(plan).error(), "docs/plan-format.md describes plan files");
 }
 
 /// `parse_plan` of a file; "-" is the standard input. Errors: those and io_error.
@@ -518,10 +534,13 @@ template <class Spec>
 /// unknown ones an error. Errors: parse_error, invalid_argument, unknown_name.
 template <class Spec>
   requires std::same_as<Spec, model_spec> || std::same_as<Spec, cluster_spec>
-[[nodiscard]] result<Spec> parse_spec(std::string_view text, const std::string& source) {
-  auto document = detail::parse_json(text, source);
+[[nodiscard]] result<Spec> parse_spec(std::string_view json, const std::string& source) {
+  auto document = detail::parse_json(json, source);
   if (!document) return document.error();
-  return detail::read_spec<Spec>(detail::json_view(*document, source));
+  auto spec = detail::read_spec<Spec>(detail::json_view(*document, source));
+  if (spec) return spec;
+  return detail::with_hint(std::move(spec).error(),
+                           "fields: name, " + text::joined(field_names<Spec>()));
 }
 
 /// `parse_spec` of a file. Errors: those and io_error.
