@@ -102,6 +102,10 @@ class dynamic_cp_run {
       ticks worst = 0;
       double sum = 0;
       for (std::size_t k = 0; k < shares.size(); ++k) {
+        // Regions of like peaks need like numbers of micro-batches: one sweep serves several.
+        if (start[k] == 0 && k > 0 && shares[k].peak > 0.5 * shares[k - 1].peak) {
+          start[k] = start[k - 1];
+        }
         plans.push_back(search.find(shares[k], start[k]));
         if (plans.back().makespan < 0) return best;
         start[k] = search.micro_batches();
