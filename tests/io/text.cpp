@@ -10,15 +10,17 @@
 namespace text = dyncp::text;
 
 TEST_CASE("integers are decimal digits with an optional minus, and nothing else") {
-  for (const auto& [word, value] : {std::pair<const char*, std::int64_t>{"0", 0},
-                                    {"-7", -7},
-                                    {"00012", 12},
-                                    {"9223372036854775807", INT64_MAX},
-                                    {"-9223372036854775808", INT64_MIN}}) {
-    CAPTURE(word);
-    const text::parsed_integer parsed = text::parse_integer(word);
+  struct example {
+    const char* word;
+    std::int64_t value;
+  };
+  for (const example e : {example{"0", 0}, {"-7", -7}, {"00012", 12},
+                          {"9223372036854775807", INT64_MAX},
+                          {"-9223372036854775808", INT64_MIN}}) {
+    CAPTURE(e.word);
+    const text::parsed_integer parsed = text::parse_integer(e.word);
     CHECK(parsed.status == text::parse_status::ok);
-    CHECK(parsed.value == value);
+    CHECK(parsed.value == e.value);
   }
   for (const char* word : {"", "-", "+1", " 1", "1 ", "1.0", "1e3", "0x10", "1_000", "1,000", "a"}) {
     CAPTURE(word);
