@@ -13,6 +13,8 @@
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/cost/load.hpp>
+#include <dyncp/cost/memory.hpp>
+#include <dyncp/cost/quota.hpp>
 #include <dyncp/io/files.hpp>
 #include <dyncp/io/json_writer.hpp>
 #include <dyncp/io/length_file.hpp>
@@ -31,6 +33,7 @@
 #include <dyncp/packers/region_search.hpp>
 #include <dyncp/packers/region_split.hpp>
 #include <dyncp/packers/spaced_plan.hpp>
+#include <dyncp/plan/digest.hpp>
 #include <dyncp/plan/inflight.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/plan/schedule.hpp>
@@ -44,7 +47,9 @@
 #include <dyncp/problem/presets.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
+#include <dyncp/sim/closed_form.hpp>
 #include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/memory_timeline.hpp>
 #include <dyncp/sim/one_f_one_b.hpp>
 #include <dyncp/sim/priced_plan.hpp>
 #include <dyncp/sim/simulator.hpp>
