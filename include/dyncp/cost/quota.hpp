@@ -96,7 +96,8 @@ template <std::invocable<std::int32_t> Curve>
   for (std::int64_t m = first; m <= end; m += step) {
     const auto here = static_cast<double>(value(static_cast<std::int32_t>(m)));
     const auto there = static_cast<double>(value(static_cast<std::int32_t>(m + pp)));
-    if (here - there < fall * here) return static_cast<std::int32_t>(m);
+    // A fall of exactly `fall` is none, whatever the last bits say.
+    if (here - there < fall * (1.0 - 1e-12) * here) return static_cast<std::int32_t>(m);
   }
   return error{errc::not_found, "the curve has no knee up to M = " + std::to_string(last), last,
                last, "look at more micro-batches, or allow a larger fall"};
