@@ -4,6 +4,7 @@
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/rounded.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/packers/cover_ranks.hpp>
@@ -32,12 +33,18 @@ namespace dyncp {
 inline namespace v0 {
 namespace detail {
 
+struct dynamic_cp_options {
+  std::int32_t rounds;
+  double long_share;
+  std::int64_t search_steps;
+};
+
 /// One run of the `dynamic_cp` packer; see there.
 template <cost_model Cost>
 class dynamic_cp_run {
  public:
-  dynamic_cp_run(const problem& prob, const Cost& cost, std::int32_t rounds, double long_share)
-      : prob_(prob), cost_(cost), rounds_(rounds), long_share_(long_share) {}
+  dynamic_cp_run(const problem& prob, const Cost& cost, const dynamic_cp_options& options)
+      : prob_(prob), cost_(cost), options_(options) {}
 
   [[nodiscard]] result<plan> run() {
     auto items = make_items(prob_, cost_);
@@ -94,8 +101,8 @@ class dynamic_cp_run {
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;
-    for (std::int32_t round = 0; round < (splitter.single() ? 1 : rounds_); ++round) {
-      const std::vector<region_share> shares = splitter.split(long_share_);
+    for (std::int32_t round = 0; round < (splitter.single() ? 1 : options_.rounds); ++round) {
+      const std::vector<region_share> shares = splitter.split(options_.long_share);
       if (shares.empty()) break;
       start.resize(shares.size(), 0);
       std::vector<region_plan> plans;
@@ -122,7 +129,43 @@ class dynamic_cp_run {
         best = std::move(plans);
       }
     }
+    if (options_.search_steps > 0) anneal_regions(splitter, search, best, best_time);
     return best;
+  }
+
+  // Phases of split, annealing of every region, and correction, as long as there are steps.
+  void anneal_regions(region_splitter& splitter, region_search<Cost>& search,
+                      std::vector<region_plan>& best, ticks best_time) const {
+    splitmix rng(0x64796e6370);  // any constant: plans must not depend on a clock
+    const std::int64_t phases = splitter.single() ? 1 : 8;
+    const auto regions = static_cast<std::int64_t>(best.size());
+    const std::int64_t steps = std::max<std::int64_t>(1, options_.search_steps / (phases * regions));
+    std::vector<tuned_budgets> tuned(best.size());
+    std::vector<std::int32_t> start;
+    for (const region_plan& r : best) start.push_back(std::max(1, r.num_slots()));
+    for (std::int64_t phase = 0; phase < phases; ++phase) {
+      const std::vector<region_share> shares = splitter.split(options_.long_share);
+      if (shares.size() != best.size()) return;
+      std::vector<region_plan> plans;
+      ticks worst = 0;
+      double sum = 0;
+      for (std::size_t k = 0; k < shares.size(); ++k) {
+        region_plan found = search.find(shares[k], start[k]);
+        if (found.makespan < 0) return;
+        plans.push_back(search.anneal(shares[k], std::move(found), tuned[k], steps, rng));
+        worst = std::max(worst, plans.back().makespan);
+        sum += static_cast<double>(plans.back().makespan);
+      }
+      const double mean = sum / static_cast<double>(shares.size());
+      for (std::size_t k = 0; k < shares.size(); ++k) {
+        splitter.correct(
+            k, rounded_product(0.6, static_cast<double>(plans[k].makespan) - mean));
+      }
+      if (worst < best_time) {
+        best_time = worst;
+        best = std::move(plans);
+      }
+    }
   }
 
   // Every region starts with the first micro-batch; those with fewer are idle at the end, which
@@ -293,8 +336,7 @@ class dynamic_cp_run {
 
   const problem& prob_;
   const Cost& cost_;
-  std::int32_t rounds_;
-  double long_share_;
+  dynamic_cp_options options_;
 };
 
 }  // namespace detail
@@ -321,11 +363,12 @@ struct dynamic_cp {
 
   std::int32_t rounds = 4;   ///< of correction between regions; one region needs one
   double long_share = 0.85;  ///< of a region's work that may be long sequences
+  std::int64_t search_steps = 0;  ///< of annealing after construction; 0.1 ms each at GBS 2048
 
   /// Requires `check(prob)`.
   template <cost_model Cost>
   [[nodiscard]] result<plan> pack(const problem& prob, const Cost& cost) const {
-    return detail::dynamic_cp_run<Cost>(prob, cost, rounds, long_share).run();
+    return detail::dynamic_cp_run<Cost>(prob, cost, {rounds, long_share, search_steps}).run();
   }
 };
 
