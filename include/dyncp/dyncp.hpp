@@ -8,6 +8,7 @@
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/rounded.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/core/version.hpp>
 #include <dyncp/cost/analytic_cost.hpp>
@@ -15,10 +16,13 @@
 #include <dyncp/cost/load.hpp>
 #include <dyncp/cost/memory.hpp>
 #include <dyncp/cost/quota.hpp>
+#include <dyncp/io/corpora.hpp>
 #include <dyncp/io/files.hpp>
 #include <dyncp/io/json_writer.hpp>
+#include <dyncp/io/length_distribution.hpp>
 #include <dyncp/io/length_file.hpp>
 #include <dyncp/io/plan_document.hpp>
+#include <dyncp/io/portable_math.hpp>
 #include <dyncp/io/spec_fields.hpp>
 #include <dyncp/io/table.hpp>
 #include <dyncp/io/text.hpp>

@@ -194,6 +194,36 @@ TEST_CASE("specs are read by the names of their fields") {
   CHECK(fails("[]").code == dyncp::errc::parse_error);
 }
 
+TEST_CASE("JSON lines give lengths by length, input_ids or tokens") {
+  const auto list = dyncp::parse_json_lines(
+      "{\"length\":5,\"tokens\":[1]}\r\n\n{\"input_ids\":[1,2,3]}\n{\"tokens\":7,\"text\":\"x\"}\n"
+      "{\"tokens\":[]}",
+      "f.jsonl");
+  REQUIRE(list);
+  CHECK(list->lengths == std::vector<std::int64_t>{5, 3, 7, 0});
+  CHECK(list->lines == std::vector<std::int64_t>{1, 3, 4, 5});
+  CHECK(list->atoms.empty());
+  const auto pairs = dyncp::parse_json_lines(
+      "{\"length\":5,\"group\":1}\n{\"length\":6}\n{\"length\":7,\"group\":1}", "f.jsonl");
+  REQUIRE(pairs);
+  CHECK(pairs->atoms == std::vector<std::int64_t>{1, -1, 1});
+
+  const auto what = [](const char* text) {
+    const auto bad = dyncp::parse_json_lines(text, "f");
+    REQUIRE_FALSE(bad);
+    return bad.error().what;
+  };
+  CHECK(what("") == "f holds no length");
+  CHECK(what("{\"length\":1}\n{\"length\":}") == "f line 2: '{\"length\":}' is not JSON");
+  CHECK(what("{\"length\":-1}") == "f line 1: length is -1, not in 0 .. 1099511627776");
+  CHECK(what("{\"length\":1.5}") == "f line 1: length is 1.5, not a whole number of 64 bits");
+  CHECK(what("{\"input_ids\":\"1 2\"}") == "f line 1: input_ids is a string, not an array");
+  CHECK(what("{\"text\":\"x\"}") ==
+        "f line 1: the document has none of the keys length, input_ids and tokens");
+  CHECK(what("7") == "f line 1: the document has none of the keys length, input_ids and tokens");
+  CHECK(what("{\"length\":1,\"group\":-2}").find("group is -2") != std::string::npos);
+}
+
 TEST_CASE("damaged plans are errors, never crashes") {
   const std::uint64_t seed = dyncp_test::seed_or(20260802);
   INFO("seed " << seed);

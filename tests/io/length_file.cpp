@@ -139,3 +139,34 @@ TEST_CASE("a file is read as its text is") {
   REQUIRE(list);
   CHECK(list->lengths.size() == 16603);
 }
+
+TEST_CASE("a histogram stands for its sequences") {
+  const auto list = dyncp::parse_histogram("# length count\n5 3\r\n7,0\n 9 , 1 \n0\t1", "h");
+  REQUIRE(list);
+  CHECK(list->lengths == lengths{5, 5, 5, 9, 0});
+  CHECK(list->lines == lengths{2, 2, 2, 4, 5});
+  const auto code = [](const char* text) { return dyncp::parse_histogram(text, "h").error().code; };
+  CHECK(code("") == dyncp::errc::empty_input);
+  CHECK(code("5 0\n") == dyncp::errc::empty_input);
+  CHECK(code("5\n") == dyncp::errc::parse_error);
+  CHECK(code("5 x\n") == dyncp::errc::parse_error);
+  CHECK(code("x 5\n") == dyncp::errc::parse_error);
+  CHECK(code("5 1 2\n") == dyncp::errc::parse_error);
+  CHECK(code("5 -1\n") == dyncp::errc::invalid_argument);
+  CHECK(code("-5 1\n") == dyncp::errc::invalid_length);
+  CHECK(code("5 67108865\n") == dyncp::errc::overflow);
+  CHECK(code("5 9999999999999999999\n") == dyncp::errc::overflow);
+  CHECK(dyncp::parse_histogram("1 1\n5 x", "h").error().what == "h line 2: 'x' is not a count");
+}
+
+TEST_CASE("a shuffle keeps lengths and lines together and depends on the seed alone") {
+  dyncp::length_list a = list_of({10, 20, 30, 40, 50, 60, 70, 80});
+  dyncp::length_list b = a;
+  dyncp::shuffle(a, 3);
+  dyncp::shuffle(b, 3);
+  CHECK(a.lengths == b.lengths);
+  CHECK(a.lengths == lengths{30, 60, 20, 70, 80, 40, 50, 10});
+  for (std::size_t i = 0; i < a.lengths.size(); ++i) CHECK(a.lengths[i] == 10 * a.lines[i]);
+  dyncp::shuffle(b, 4);
+  CHECK(a.lengths != b.lengths);
+}

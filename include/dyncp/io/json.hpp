@@ -4,6 +4,7 @@
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/io/files.hpp>
+#include <dyncp/io/length_file.hpp>
 #include <dyncp/io/plan_document.hpp>
 #include <dyncp/io/spec_fields.hpp>
 #include <dyncp/io/text.hpp>
@@ -508,6 +509,45 @@ template <class Spec>
   return e;
 }
 
+struct json_line {
+  std::int64_t length = 0;
+  std::int64_t group = -1;
+};
+
+[[nodiscard]] inline result<json_line> read_json_line(std::string_view line,
+                                                      const std::string& place) {
+  const nlohmann::json document = nlohmann::json::parse(line, nullptr, false);
+  if (document.is_discarded()) {
+    return make_error(errc::parse_error, place + ": " + text::quoted(line) + " is not JSON",
+                      "write one object a line");
+  }
+  const json_view root(document, place);
+  json_line out;
+  if (auto group = root.find("group")) {
+    auto id = group->integer<std::int64_t>(0, std::numeric_limits<std::int64_t>::max());
+    if (!id) return id.error();
+    out.group = *id;
+  }
+  for (const char* key : {"length", "input_ids", "tokens"}) {
+    const auto view = root.find(key);
+    if (!view) continue;
+    if (view->is_array() && std::string_view(key) != "length") {
+      out.length = static_cast<std::int64_t>(view->size());
+      return out;
+    }
+    if (std::string_view(key) == "input_ids") {
+      return view->fail(errc::parse_error, "is " + view->type() + ", not an array", 0, 0,
+                        "input_ids are the token ids of one sequence");
+    }
+    auto length = view->integer<std::int64_t>(0, max_sequence_length, errc::invalid_length);
+    if (!length) return with_hint(std::move(length).error(), "lengths are 0 to 2^40 tokens");
+    out.length = *length;
+    return out;
+  }
+  return root.fail(errc::parse_error, "has none of the keys length, input_ids and tokens", 0, 0,
+                   "write one of them a line");
+}
+
 }  // namespace detail
 
 /// A plan file from its text. Needs num_ranks, max_tokens_per_rank, seqlens and micro_batches;
@@ -521,6 +561,36 @@ template <class Spec>
   auto plan = detail::read_plan(text, source);
   if (plan) return plan;
   return detail::with_hint(std::move(plan).error(), "docs/plan-format.md describes plan files");
+}
+
+/// Lengths from JSON lines, one object a line. The length is its key `length` (a whole number), or
+/// the number of items of `input_ids`, or `tokens` (an array or a number), whichever comes first in
+/// this order. `group` (a whole number of 0 or more) names the atomic group that the sequence
+/// belongs to. Other keys are ignored, and so are empty lines.
+///
+/// Errors, each with file and line: empty_input, parse_error, invalid_length, invalid_argument.
+[[nodiscard]] inline result<length_list> parse_json_lines(std::string_view text,
+                                                          std::string source) {
+  length_list out;
+  out.source = std::move(source);
+  bool grouped = false;
+  auto ok = detail::for_each_line(text, [&](std::string_view line, std::int64_t number) {
+    if (detail::trimmed(line).empty()) return result<void>{};
+    auto item = detail::read_json_line(line, detail::at_line(out.source, number));
+    if (!item) return result<void>{item.error()};
+    out.lengths.push_back(item->length);
+    out.lines.push_back(number);
+    out.atoms.push_back(item->group);
+    grouped = grouped || item->group >= 0;
+    return result<void>{};
+  });
+  if (!ok) return ok.error();
+  if (!grouped) out.atoms.clear();
+  if (out.lengths.empty()) {
+    return make_error(errc::empty_input, out.source + " holds no length",
+                      "write one object with length, input_ids or tokens a line");
+  }
+  return out;
 }
 
 /// `parse_plan` of a file; "-" is the standard input. Errors: those and io_error.
