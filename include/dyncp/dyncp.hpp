@@ -32,6 +32,7 @@
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/packer.hpp>
 #include <dyncp/packers/packing_only.hpp>
+#include <dyncp/packers/plan_hint.hpp>
 #include <dyncp/packers/ramp.hpp>
 #include <dyncp/packers/region_builder.hpp>
 #include <dyncp/packers/region_search.hpp>
@@ -39,10 +40,12 @@
 #include <dyncp/packers/spaced_plan.hpp>
 #include <dyncp/plan/digest.hpp>
 #include <dyncp/plan/inflight.hpp>
+#include <dyncp/plan/lower_bounds.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/plan/schedule.hpp>
 #include <dyncp/plan/validate.hpp>
 #include <dyncp/planner/planner.hpp>
+#include <dyncp/planner/policies.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/cluster_spec.hpp>
 #include <dyncp/problem/limits.hpp>

@@ -47,6 +47,16 @@ class region_search {
                                           : std::numeric_limits<std::int32_t>::max();
   }
 
+  /// One build with `m` micro-batches, or a full search if that does not hold the items.
+  [[nodiscard]] region_plan repeat(const region_share& share, std::int32_t m) {
+    best_ = {};
+    best_.ranks = share.ranks;
+    best_.makespan = share.items.empty() ? 0 : -1;
+    if (share.items.empty()) return std::move(best_);
+    if (!try_m(share, m)) return find(share, 0);
+    return std::move(best_);
+  }
+
   /// The best plan found for a share, starting from `start` micro-batches (0: a full sweep).
   /// An empty plan with makespan -1 when no M up to the limit holds the items.
   [[nodiscard]] region_plan find(const region_share& share, std::int32_t start) {
@@ -81,10 +91,12 @@ class region_search {
   /// Anneals the budgets of a region: each step changes the relative budget of a few positions,
   /// moves one to another position or changes the share above which c is raised, then builds and
   /// simulates anew; a step that costs less than a shrinking threshold is kept. The budgets live in
-  /// `tuned` from call to call, also when the items of the share have changed a little.
+  /// `tuned` from call to call, also when the items of the share have changed a little. `heat` in
+  /// 0 .. 1 scales the threshold, for a search that cools over several calls.
   /// Returns the best plan seen, never worse than `from`.
   [[nodiscard]] region_plan anneal(const region_share& share, region_plan from,
-                                   tuned_budgets& tuned, std::int64_t steps, splitmix& rng) {
+                                   tuned_budgets& tuned, std::int64_t steps, double heat,
+                                   splitmix& rng) {
     best_ = std::move(from);
     if (tuned.budgets.empty()) tuned = budgets_of(best_);
     if (best_.cells.empty() || tuned.budgets.size() < 2) return std::move(best_);
@@ -94,7 +106,7 @@ class region_search {
       now = evaluate(share, tuned);
       if (now < 0) return std::move(best_);
     }
-    const double hot = 3e-4 * static_cast<double>(best_.makespan);
+    const double hot = rounded_product(3e-4 * heat, static_cast<double>(best_.makespan));
     for (std::int64_t step = 0; step < steps; ++step) {
       candidate_ = tuned;
       perturb(candidate_, rng);
