@@ -42,6 +42,7 @@
 #include <dyncp/packers/region_search.hpp>
 #include <dyncp/packers/region_split.hpp>
 #include <dyncp/packers/spaced_plan.hpp>
+#include <dyncp/packers/tiled_plan.hpp>
 #include <dyncp/plan/digest.hpp>
 #include <dyncp/plan/inflight.hpp>
 #include <dyncp/plan/lower_bounds.hpp>
