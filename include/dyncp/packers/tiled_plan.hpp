@@ -170,6 +170,32 @@ class tiled_planner {
   std::vector<group> groups_;
 };
 
+/// Offers tilings to `consider(plan) -> bool`, which tells whether one is the best so far: for the
+/// fixed M, or for multiples of the interleaving group that grow by a quarter, until they are twice
+/// the best. Batches of up to 256 items are tried with every floor of the tiles.
+template <cost_model Cost, class Consider>
+void for_each_tiling(const problem& prob, const Cost& cost, const item_table& items,
+                     Consider consider) {
+  tiled_planner<Cost> tiled(prob, cost, items);
+  const std::int32_t multiple = micro_batch_multiple(prob);
+  const std::int32_t fixed = prob.limits.micro_batches;
+  const std::int32_t floors = items.count() <= 256 ? items.num_sizes() : 1;
+  const std::int32_t most = fixed > 0 ? fixed : tiled.most_micro_batches();
+  std::int32_t best = 0;
+  plan trial;
+  for (std::int64_t m = fixed > 0 ? fixed : multiple; m <= most;
+       m += multiple * std::max<std::int64_t>(1, m / 4 / multiple)) {
+    if (best > 0 && m > 2 * std::int64_t{best}) break;
+    for (std::int32_t k = 0; k < floors; ++k) {
+      if (!tiled.build(static_cast<std::int32_t>(m), items.sizes[static_cast<std::size_t>(k)],
+                       trial)) {
+        continue;
+      }
+      if (consider(trial)) best = static_cast<std::int32_t>(m);
+    }
+  }
+}
+
 }  // namespace detail
 }  // namespace v0
 }  // namespace dyncp
