@@ -14,7 +14,8 @@ inline namespace v0 {
 ///
 /// A sequence on a group of c ranks is padded to a multiple of
 ///   lcm(sequence_parallel * (zigzag && c > 1 ? 2 * c : 1), multiple),
-/// a pack to a multiple of c * shard_multiple, by tokens at its tail that attend to nothing.
+/// a pack to a multiple of c * shard_multiple where shard_multiple > 1, by tokens at its tail that
+/// attend to nothing. Without either the shards of a pack may differ by a token.
 struct padding_rule {
   bool zigzag = false;                 ///< 2*c chunks a sequence, as the zigzag layout needs
   std::int32_t sequence_parallel = 1;  ///< tp when Megatron's sequence parallelism is on, else 1
@@ -39,7 +40,7 @@ struct padding_rule {
 /// Tokens of a whole pack, tail included, from the sum of its padded lengths.
 [[nodiscard]] constexpr std::int64_t padded_pack_tokens(const padding_rule& rule, std::int32_t c,
                                                         std::int64_t tokens) noexcept {
-  return round_up(tokens, rule.shard_multiple * c);
+  return rule.shard_multiple == 1 ? tokens : round_up(tokens, rule.shard_multiple * c);
 }
 
 }  // namespace v0

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dyncp/core/padding.hpp>
+#include <dyncp/core/result.hpp>
+#include <dyncp/problem/cluster_spec.hpp>
+#include <dyncp/problem/limits.hpp>
+#include <dyncp/problem/model_spec.hpp>
+#include <dyncp/problem/parallel_spec.hpp>
+#include <dyncp/problem/sequence.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace dyncp {
+inline namespace v0 {
+
+/// All that a plan depends on: one global batch and the job that trains on it.
+///
+/// A plain value without invariants; `check` tells whether it can be planned.
+struct problem {
+  std::vector<sequence> sequences;
+  model_spec model;
+  cluster_spec cluster;
+  parallel_spec parallel;
+  plan_limits limits;
+  padding_rule padding;
+};
+
+/// Largest padded tokens that a pack on `c` ranks may hold.
+[[nodiscard]] inline std::int64_t pack_capacity(const problem& p, std::int32_t c) noexcept {
+  const std::int64_t per_rank = p.limits.max_tokens_per_rank;
+  if (per_rank > max_pack_tokens / c) return max_pack_tokens;
+  return per_rank * c;
+}
+
+/// True when the group [begin, begin + size) lies inside one node.
+[[nodiscard]] constexpr bool in_one_node(std::int32_t begin, std::int32_t size,
+                                         std::int32_t per_node) noexcept {
+  return begin / per_node == (begin + size - 1) / per_node;
+}
+
+namespace detail {
+
+inline result<void> check_padding(const problem& p) {
+  const padding_rule& rule = p.padding;
+  for (auto [name, value] : {std::pair{"padding multiple", rule.multiple},
+                             {"shard multiple", rule.shard_multiple},
+                             {"sequence parallel size", std::int64_t{rule.sequence_parallel}}}) {
+    if (value < 1 || value > (std::int64_t{1} << 24)) {
+      return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value),
+                   value, std::int64_t{1} << 24, "use a multiple in 1 .. 2^24"};
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Checks all but the sequences' fit: fields in their domains, limits that can hold a token.
+///
+/// Errors: empty_input, invalid_length, invalid_argument. Complexity: O(n).
+[[nodiscard]] inline result<void> check(const problem& p) {
+  if (auto ok = check(p.parallel); !ok) return ok;
+  if (auto ok = detail::check_padding(p); !ok) return ok;
+  const plan_limits& limits = p.limits;
+  if (limits.max_tokens_per_rank < 1) {
+    return error{errc::invalid_argument,
+                 "max-tokens-per-rank is " + std::to_string(limits.max_tokens_per_rank),
+                 limits.max_tokens_per_rank, 1,
+                 "set the tokens that one rank can hold in a micro-batch (--max-tokens-per-rank)"};
+  }
+  if (limits.micro_batch_multiple < 1 || limits.micro_batches < 0 ||
+      limits.max_sequences_per_pack < 0 || limits.max_inflight_tokens < 0) {
+    return error{errc::invalid_argument, "a limit is negative, or the micro-batch multiple is 0",
+                 limits.micro_batch_multiple, 1, "limits are 0 (none) or positive"};
+  }
+  if (limits.micro_batches % limits.micro_batch_multiple != 0) {
+    return error{errc::invalid_argument,
+                 "micro-batches " + std::to_string(limits.micro_batches) +
+                     " is not a multiple of " + std::to_string(limits.micro_batch_multiple),
+                 limits.micro_batches, limits.micro_batch_multiple,
+                 "interleaved 1F1B needs a multiple of its group; round --micro-batches up"};
+  }
+  // A limit below the alignment of every allowed group holds no token at all.
+  bool some_room = false;
+  for (std::int32_t c : allowed_cp_sizes(p.parallel)) {
+    some_room = some_room || alignment(p.padding, c) <= pack_capacity(p, c);
+  }
+  if (!some_room) {
+    const std::int32_t c = allowed_cp_sizes(p.parallel).front();
+    return error{errc::invalid_argument,
+                 "max-tokens-per-rank " + std::to_string(limits.max_tokens_per_rank) +
+                     " is below the alignment",
+                 limits.max_tokens_per_rank, ceil_div(alignment(p.padding, c), c),
+                 "one padded token needs " + std::to_string(ceil_div(alignment(p.padding, c), c)) +
+                     " tokens a rank at cp " + std::to_string(c)};
+  }
+  if (p.sequences.empty()) {
+    return make_error(errc::empty_input, "the batch holds no sequence",
+                      "check the file and its filters (--min-length, --max-length, --skip)");
+  }
+  if (p.sequences.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    return make_error(errc::overflow, "the batch holds more than 2^31-1 sequences");
+  }
+  for (const sequence& s : p.sequences) {
+    if (s.length < 1 || s.length > max_sequence_length) {
+      return invalid_length_error("sequence " + std::to_string(s.id), s.length);
+    }
+  }
+  return {};
+}
+
+}  // namespace v0
+}  // namespace dyncp
