@@ -7,7 +7,7 @@ namespace dyncp {
 inline namespace v0 {
 
 /// Which keys of its own sequence a query attends to.
-enum class attention_mask : std::int32_t {
+enum class attention_mask : std::int8_t {
   causal,  ///< keys at its own position and before
   full,    ///< every key
 };
