@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dyncp/core/error.hpp>
+#include <dyncp/core/int_math.hpp>
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/thd/cu_seqlens.hpp>
@@ -50,7 +51,10 @@ class pack_layout {
     }
     auto cu = make_cu_seqlens(lengths, align);
     if (!cu) return std::move(cu).error();
-    const std::int64_t tokens = padded_pack_tokens(rule, cp, cu->padded.back());
+    // Only a row split without a rule needs the second rounding: its shares, which the plan lets
+    // differ by a token, are made equal by rows of no sequence.
+    const std::int64_t tokens =
+        round_up(padded_pack_tokens(rule, cp, cu->padded.back()), cp);
     if (tokens > std::numeric_limits<std::int32_t>::max()) {
       return error{errc::overflow, "the pack exceeds 2147483647 tokens with its tail", tokens,
                    std::numeric_limits<std::int32_t>::max(),
