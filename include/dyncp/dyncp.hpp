@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
+#include <dyncp/core/attention_shape.hpp>
+#include <dyncp/core/bfloat16.hpp>
 #include <dyncp/core/config.hpp>
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/int_math.hpp>
@@ -11,6 +14,7 @@
 #include <dyncp/core/rounded.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/core/version.hpp>
+#include <dyncp/thd/attention_operands.hpp>
 #include <dyncp/thd/bucket.hpp>
 #include <dyncp/thd/convert.hpp>
 #include <dyncp/thd/cu_seqlens.hpp>
@@ -24,5 +28,6 @@
 #include <dyncp/thd/response.hpp>
 #include <dyncp/thd/ring_steps.hpp>
 #include <dyncp/thd/slot.hpp>
+#include <dyncp/thd/thd_view.hpp>
 #include <dyncp/thd/valid_counts.hpp>
 #include <dyncp/thd/zigzag.hpp>
