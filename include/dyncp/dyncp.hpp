@@ -26,6 +26,7 @@
 #include <dyncp/io/text.hpp>
 #include <dyncp/packers/cover_ranks.hpp>
 #include <dyncp/packers/dynamic_cp.hpp>
+#include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/packer.hpp>
 #include <dyncp/packers/packing_only.hpp>

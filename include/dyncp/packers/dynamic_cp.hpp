@@ -7,6 +7,7 @@
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/packers/cover_ranks.hpp>
+#include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/packer.hpp>
 #include <dyncp/packers/region_builder.hpp>
@@ -155,7 +156,9 @@ class dynamic_cp_run {
     auto spaced = spaced_plan(prob_, items);
     if (!spaced) return spaced;
     const std::int32_t fixed = prob_.limits.micro_batches;
-    if (fixed > 0 && spaced->num_micro_batches() > fixed) return not_found_error(prob_);
+    if (fixed > 0 && spaced->num_micro_batches() > fixed) {
+      return exhaustive_plan(prob_, items, exhaustive_steps).find();
+    }
     pad_count(prob_, *spaced);
     return spaced;
   }
@@ -232,7 +235,8 @@ class dynamic_cp_run {
       }
       if (prob_.limits.micro_batches > 0) break;
     }
-    return best;
+    if (best) return best;
+    return exhaustive_plan(prob_, items, exhaustive_steps).find();
   }
 
   [[nodiscard]] bool cover(plan& p, const item_table& items) const {
@@ -280,6 +284,8 @@ class dynamic_cp_run {
     }
     return true;
   }
+
+  static constexpr std::int64_t exhaustive_steps = 20000;
 
   const problem& prob_;
   const Cost& cost_;
