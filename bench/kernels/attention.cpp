@@ -95,19 +95,25 @@ void run(const char* type, std::int32_t length, const attention_shape& shape, at
   const double pairs = static_cast<double>(attended_pairs(segment, mask)) * shape.q_heads;
 
   cpu::blocked_attention kernel;
-  const double forward_s = best_seconds(
-      repetitions, [&] { kernel.forward<T>(shape, mask, {&segment, 1}, in, partial); });
-  cpu::attention_delta<T, acc>(shape, {&segment, 1}, {out.data(), o_width},
-                               {dout.data(), o_width}, {delta.data(), shape.q_heads});
-  const attention_gradients<T> io{in.q, in.k, in.v, {dout.data(), o_width},
-                                  {lse.data(), shape.q_heads}, {delta.data(), shape.q_heads},
-                                  {dq.data(), q_width}, {dk.data(), k_width},
+  const double forward_s = best_seconds(repetitions, [&] {
+    kernel.forward<T>(shape, mask, {&segment, 1}, in, partial);
+  });
+  cpu::attention_delta<T, acc>(shape, {&segment, 1}, {out.data(), o_width}, {dout.data(), o_width},
+                               {delta.data(), shape.q_heads});
+  const attention_gradients<T> io{in.q,
+                                  in.k,
+                                  in.v,
+                                  {dout.data(), o_width},
+                                  {lse.data(), shape.q_heads},
+                                  {delta.data(), shape.q_heads},
+                                  {dq.data(), q_width},
+                                  {dk.data(), k_width},
                                   {dv.data(), v_width}};
-  const double backward_s = best_seconds(
-      repetitions, [&] { kernel.backward<T>(shape, mask, {&segment, 1}, io); });
+  const double backward_s = best_seconds(repetitions, [&] {
+    kernel.backward<T>(shape, mask, {&segment, 1}, io);
+  });
 
-  const double forward_gflops =
-      2.0 * pairs * (shape.qk_dim + shape.v_dim) / forward_s * 1e-9;
+  const double forward_gflops = 2.0 * pairs * (shape.qk_dim + shape.v_dim) / forward_s * 1e-9;
   const double backward_gflops =
       2.0 * pairs * (3.0 * shape.qk_dim + 2.0 * shape.v_dim) / backward_s * 1e-9;
   const double gemm_forward = gemm_gflops<acc>(length, shape.qk_dim, false, repetitions);

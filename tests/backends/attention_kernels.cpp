@@ -93,7 +93,8 @@ dense_tensor rows_of(const local_tensor<T>& from, std::int64_t first, std::int64
   std::size_t i = 0;
   for (std::int64_t r = first; r < first + rows; ++r) {
     for (std::int64_t h = 0; h < from.heads; ++h) {
-      for (std::int64_t c = 0; c < from.dim; ++c) to.values[i++] = as_double(from.at(r, h, c)) - minus;
+      for (std::int64_t c = 0; c < from.dim; ++c)
+        to.values[i++] = as_double(from.at(r, h, c)) - minus;
     }
   }
   return to;
@@ -139,8 +140,8 @@ bool others_untouched(const kernel_case<T>& got) {
     }
     return true;
   };
-  return same(got.out, true) && same(got.lse, true) && same(got.dq, true) &&
-         same(got.dk, false) && same(got.dv, false);
+  return same(got.out, true) && same(got.lse, true) && same(got.dq, true) && same(got.dk, false) &&
+         same(got.dv, false);
 }
 
 template <class T, class Kernel>
@@ -191,8 +192,12 @@ void* operator new(std::size_t bytes) {
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
 
 TEST_CASE("diagonal: causal over lengths around the tiles") {
   cpu::plain_attention plain;
@@ -233,8 +238,9 @@ TEST_CASE("the four shapes of a ring on one slot of 2 x 24 rows, in one call for
 TEST_CASE("grouped heads and head sizes, float") {
   cpu::plain_attention plain;
   cpu::blocked_attention blocked;
-  const attention_shape shapes[] = {{1, 1, 1, 1, 1.0},   {4, 4, 8, 8, 0.35}, {6, 2, 16, 8, 0.25},
-                                    {8, 1, 64, 64, 0.125}, {2, 2, 72, 40, 0.1}, {3, 3, 1, 17, -0.8}};
+  const attention_shape shapes[] = {{1, 1, 1, 1, 1.0},   {4, 4, 8, 8, 0.35},
+                                    {6, 2, 16, 8, 0.25}, {8, 1, 64, 64, 0.125},
+                                    {2, 2, 72, 40, 0.1}, {3, 3, 1, 17, -0.8}};
   for (const auto& shape : shapes) {
     check_case<float>(plain, shape, causal, {{0, 70, 0, 70}, {71, 20, 75, 20}}, 1e-5);
     check_case<float>(blocked, shape, causal, {{0, 70, 0, 70}, {71, 20, 75, 20}}, 1e-5);
@@ -290,9 +296,9 @@ TEST_CASE("a row whose scores are all -inf is a row without keys, and adds no gr
     c.delta.at(0, 0, 0) = nan_value;
     c.delta.at(1, 0, 0) = c.out.at(1, 0, 0) * c.dout.at(1, 0, 0);
     c.q.at(0, 0, 0) = 1;  // an infinite q would itself make the gradient of k infinite
-    const attention_gradients<double> io{c.q.view(), c.k.view(), c.v.view(), c.dout.view(),
-                                         c.lse.view(), c.delta.view(), c.dq.view(), c.dk.view(),
-                                         c.dv.view()};
+    const attention_gradients<double> io{c.q.view(),    c.k.view(),   c.v.view(),
+                                         c.dout.view(), c.lse.view(), c.delta.view(),
+                                         c.dq.view(),   c.dk.view(),  c.dv.view()};
     if (tiles) {
       blocked.backward<double>(c.shape, full, c.segments, io);
     } else {
@@ -323,8 +329,10 @@ TEST_CASE("masked keys and values may be NaN: later tokens never reach earlier r
       for (std::int64_t row = 0; row < n - 1; ++row) {
         for (std::int64_t h = 0; h < 2; ++h) {
           clean = clean && std::isfinite(c.lse.at(row, h, 0));
-          for (std::int64_t d = 0; d < small.v_dim; ++d) clean &= std::isfinite(c.out.at(row, h, d));
-          for (std::int64_t d = 0; d < small.qk_dim; ++d) clean &= std::isfinite(c.dq.at(row, h, d));
+          for (std::int64_t d = 0; d < small.v_dim; ++d)
+            clean &= std::isfinite(c.out.at(row, h, d));
+          for (std::int64_t d = 0; d < small.qk_dim; ++d)
+            clean &= std::isfinite(c.dq.at(row, h, d));
         }
       }
       CAPTURE(n);
@@ -426,7 +434,8 @@ TEST_CASE("analytic: one-hot values show which keys each row saw, with equal wei
     kernel_case<double> c({1, 1, 2, n, 1.0}, n, n, {{0, n, 0, n}});
     c.fill(4);
     for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t d = 0; d < 2; ++d) c.k.at(i, 0, d) = 0.75;  // constant keys: any q is uniform
+      for (std::int64_t d = 0; d < 2; ++d)
+        c.k.at(i, 0, d) = 0.75;  // constant keys: any q is uniform
       for (std::int64_t d = 0; d < n; ++d) c.v.at(i, 0, d) = i == d ? 1 : 0;
     }
     cpu::blocked_attention kernel;

@@ -34,8 +34,8 @@ both_errors measure(Kernel& kernel, const longs& lengths, std::int32_t cp,
   for (const std::int64_t length : lengths) {
     sequences.push_back(random_sequence<bfloat16>(length, length, shape, mask, rng));
     const auto& s = sequences.back();
-    plain.sequences.push_back(bf16_attention(s.q, s.k, s.v, s.dout, shape.scale,
-                                             mask == attention_mask::causal));
+    plain.sequences.push_back(
+        bf16_attention(s.q, s.k, s.v, s.dout, shape.scale, mask == attention_mask::causal));
   }
   const padding_rule rule{.zigzag = true};
   const auto pack = pack_layout::make(lengths, layout_kind::zigzag, cp, rule).value();

@@ -67,8 +67,8 @@ TEST_CASE("one sequence of 0 to 40 tokens: plain kernel, double, 1e-12") {
 }
 
 TEST_CASE("packs of mixed lengths: both kernels, every layout, grouped heads, double, 1e-12") {
-  const longs packs[] = {{5, 0, 7},   {4, 8, 6, 10},  {9, 1, 3}, {5, 3},       {16, 24, 0, 0},
-                         {37, 51, 40}, {1, 1, 1, 1, 1}, {2},       {0},          {70, 33, 129},
+  const longs packs[] = {{5, 0, 7},    {4, 8, 6, 10},   {9, 1, 3}, {5, 3}, {16, 24, 0, 0},
+                         {37, 51, 40}, {1, 1, 1, 1, 1}, {2},       {0},    {70, 33, 129},
                          {17, 3, 64}};
   cpu::plain_attention plain;
   cpu::blocked_attention blocked;
@@ -103,9 +103,9 @@ TEST_CASE("long sequences over many tiles: blocked kernel, double, 1e-12") {
 
 TEST_CASE("TE#1896: head sizes of q/k and v differ: 192 and 128, one key/value head") {
   cpu::blocked_attention kernel;
-  const auto error = ring_error<double>(kernel, {21, 40}, 2, layout_kind::zigzag,
-                                        {2, 1, 192, 128, default_scale(192)},
-                                        attention_mask::causal, 4);
+  const auto error =
+      ring_error<double>(kernel, {21, 40}, 2, layout_kind::zigzag,
+                         {2, 1, 192, 128, default_scale(192)}, attention_mask::causal, 4);
   CHECK(error.worst() <= 1e-12);
 }
 
@@ -129,10 +129,10 @@ TEST_CASE("Megatron-LM#7452: cp x padding x grouped heads x mask, float, 1e-5") 
 TEST_CASE("RFA#42: the error in float does not grow with the size of the ring") {
   cpu::blocked_attention kernel;
   const attention_shape shape{2, 2, 32, 32, default_scale(32)};
-  const auto one = ring_error<float>(kernel, {256}, 1, layout_kind::zigzag, shape,
-                                     attention_mask::causal, 6);
-  const auto eight = ring_error<float>(kernel, {256}, 8, layout_kind::zigzag, shape,
-                                       attention_mask::causal, 6);
+  const auto one =
+      ring_error<float>(kernel, {256}, 1, layout_kind::zigzag, shape, attention_mask::causal, 6);
+  const auto eight =
+      ring_error<float>(kernel, {256}, 8, layout_kind::zigzag, shape, attention_mask::causal, 6);
   CHECK(eight.worst() <= 2 * one.worst());
 }
 
@@ -146,8 +146,8 @@ TEST_CASE("cross-attention: queries and keys of their own lengths, some without 
     const auto kv = make_pack(kv_lengths, cp, layout_kind::zigzag);
     const auto sequences =
         random_pack<double>(q_lengths, kv_lengths, grouped, attention_mask::full, 7);
-    const auto a = run_local_ring<double>(plain, q.view(), kv.view(), grouped,
-                                          attention_mask::full, sequences);
+    const auto a = run_local_ring<double>(plain, q.view(), kv.view(), grouped, attention_mask::full,
+                                          sequences);
     const auto b = run_local_ring<double>(blocked, q.view(), kv.view(), grouped,
                                           attention_mask::full, sequences);
     CHECK(a.padding_clean);

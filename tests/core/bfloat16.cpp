@@ -21,7 +21,9 @@ bfloat16 from_bits(std::uint32_t bits) {
   return x;
 }
 
-float value(std::uint32_t bits) { return static_cast<float>(from_bits(bits)); }
+float value(std::uint32_t bits) {
+  return static_cast<float>(from_bits(bits));
+}
 
 }  // namespace
 

@@ -64,8 +64,8 @@ inline dense_attention_result bf16_attention(const dense_tensor& q, const dense_
       r.lse.at(i, h, 0) = static_cast<double>(largest + std::log(total));
       float mean = 0;
       for (std::size_t j = 0; j < keys; ++j) {
-        p[j] = static_cast<float>(
-            round_bf16(static_cast<double>(std::exp(s[j] - largest) / total)));
+        p[j] =
+            static_cast<float>(round_bf16(static_cast<double>(std::exp(s[j] - largest) / total)));
         float sum = 0;
         for (std::size_t c = 0; c < v.dim; ++c) {
           sum += static_cast<float>(dout.at(i, h, c)) * static_cast<float>(v.at(j, g, c));

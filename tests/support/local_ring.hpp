@@ -37,7 +37,10 @@ struct local_tensor {
 
   local_tensor() = default;
   local_tensor(std::int64_t r, std::int64_t h, std::int64_t d, T fill, std::int64_t gap = 0)
-      : rows(r), heads(h), dim(d), stride(h * d + gap),
+      : rows(r),
+        heads(h),
+        dim(d),
+        stride(h * d + gap),
         values(static_cast<std::size_t>(r * stride + 1), fill) {}
 
   dyncp::thd_view<T> view() { return {values.data(), stride}; }
@@ -48,9 +51,15 @@ struct local_tensor {
   }
 };
 
-inline double as_double(double x) { return x; }
-inline double as_double(float x) { return static_cast<double>(x); }
-inline double as_double(dyncp::bfloat16 x) { return static_cast<double>(static_cast<float>(x)); }
+inline double as_double(double x) {
+  return x;
+}
+inline double as_double(float x) {
+  return static_cast<double>(x);
+}
+inline double as_double(dyncp::bfloat16 x) {
+  return static_cast<double>(static_cast<float>(x));
+}
 
 template <class T>
 T from_double(double x) {
@@ -90,8 +99,8 @@ dense_sequence random_sequence(std::int64_t queries, std::int64_t keys,
   s.k = random_tensor<T>(size(keys), size(shape.kv_heads), size(shape.qk_dim), rng);
   s.v = random_tensor<T>(size(keys), size(shape.kv_heads), size(shape.v_dim), rng);
   s.dout = random_tensor<T>(size(queries), size(shape.q_heads), size(shape.v_dim), rng);
-  s.expected = dense_attention(s.q, s.k, s.v, s.dout, shape.scale,
-                               mask == dyncp::attention_mask::causal);
+  s.expected =
+      dense_attention(s.q, s.k, s.v, s.dout, shape.scale, mask == dyncp::attention_mask::causal);
   return s;
 }
 
@@ -115,9 +124,9 @@ local_tensor<T> share_of(const dyncp::pack_view& pack, std::int32_t rank,
     const dense_tensor& from = field(sequences[static_cast<std::size_t>(token.sequence)]);
     for (std::int32_t h = 0; h < heads; ++h) {
       for (std::int32_t c = 0; c < dim; ++c) {
-        out.at(row, h, c) = from_double<T>(from.at(static_cast<std::size_t>(token.position),
-                                                   static_cast<std::size_t>(h),
-                                                   static_cast<std::size_t>(c)));
+        out.at(row, h, c) =
+            from_double<T>(from.at(static_cast<std::size_t>(token.position),
+                                   static_cast<std::size_t>(h), static_cast<std::size_t>(c)));
       }
     }
   }
@@ -164,14 +173,14 @@ ring_outcome run_local_ring(Kernel& kernel, const dyncp::pack_view& q_pack,
   std::vector<rank_state> ranks;
   for (std::int32_t r = 0; r < cp; ++r) {
     rank_state s;
-    s.q = detail::share_of<T>(q_pack, r, sequences, [](auto& x) -> auto& { return x.q; },
-                              shape.q_heads, shape.qk_dim);
-    s.k = detail::share_of<T>(kv_pack, r, sequences, [](auto& x) -> auto& { return x.k; },
-                              shape.kv_heads, shape.qk_dim);
-    s.v = detail::share_of<T>(kv_pack, r, sequences, [](auto& x) -> auto& { return x.v; },
-                              shape.kv_heads, shape.v_dim);
-    s.dout = detail::share_of<T>(q_pack, r, sequences, [](auto& x) -> auto& { return x.dout; },
-                                 shape.q_heads, shape.v_dim);
+    s.q = detail::share_of<T>(
+        q_pack, r, sequences, [](auto& x) -> auto& { return x.q; }, shape.q_heads, shape.qk_dim);
+    s.k = detail::share_of<T>(
+        kv_pack, r, sequences, [](auto& x) -> auto& { return x.k; }, shape.kv_heads, shape.qk_dim);
+    s.v = detail::share_of<T>(
+        kv_pack, r, sequences, [](auto& x) -> auto& { return x.v; }, shape.kv_heads, shape.v_dim);
+    s.dout = detail::share_of<T>(
+        q_pack, r, sequences, [](auto& x) -> auto& { return x.dout; }, shape.q_heads, shape.v_dim);
     const acc nan = std::numeric_limits<acc>::quiet_NaN();
     const std::int64_t q_rows = q_pack.local_rows();
     const std::int64_t kv_rows = kv_pack.local_rows();
@@ -200,10 +209,9 @@ ring_outcome run_local_ring(Kernel& kernel, const dyncp::pack_view& q_pack,
       kernel.template forward<T>(shape, what.mask, segments, in, part);
       dyncp::cpu::merge_partials<T>(shape, segments, part, total);
     }
-    const auto all = dyncp::segments_of(
-        q_pack, q_pack, {dyncp::row_part::all, dyncp::row_part::all, mask}, r, r);
-    dyncp::cpu::attention_delta<T, acc>(shape, all, me.out.view(), me.dout.view(),
-                                        me.delta.view());
+    const auto all = dyncp::segments_of(q_pack, q_pack,
+                                        {dyncp::row_part::all, dyncp::row_part::all, mask}, r, r);
+    dyncp::cpu::attention_delta<T, acc>(shape, all, me.out.view(), me.dout.view(), me.delta.view());
   }
   for (std::int32_t r = 0; r < cp; ++r) {
     rank_state& me = ranks[static_cast<std::size_t>(r)];
@@ -212,9 +220,9 @@ ring_outcome run_local_ring(Kernel& kernel, const dyncp::pack_view& q_pack,
       rank_state& other = ranks[static_cast<std::size_t>(owner)];
       const auto what = dyncp::ring_step_of(q_pack.layout, mask, r, owner);
       const auto segments = dyncp::segments_of(q_pack, kv_pack, what, r, owner);
-      const dyncp::attention_gradients<T> io{me.q.view(),     other.k.view(),  other.v.view(),
-                                             me.dout.view(),  me.lse.view(),   me.delta.view(),
-                                             me.dq.view(),    other.dk.view(), other.dv.view()};
+      const dyncp::attention_gradients<T> io{me.q.view(),    other.k.view(),  other.v.view(),
+                                             me.dout.view(), me.lse.view(),   me.delta.view(),
+                                             me.dq.view(),   other.dk.view(), other.dv.view()};
       kernel.template backward<T>(shape, what.mask, segments, io);
     }
   }
@@ -222,22 +230,27 @@ ring_outcome run_local_ring(Kernel& kernel, const dyncp::pack_view& q_pack,
   ring_outcome outcome;
   for (const dense_sequence& s : sequences) {
     const auto& e = s.expected;
-    outcome.sequences.push_back(
-        {dense_tensor(e.out.rows, e.out.heads, e.out.dim),
-         dense_tensor(e.lse.rows, e.lse.heads, 1), dense_tensor(e.dq.rows, e.dq.heads, e.dq.dim),
-         dense_tensor(e.dk.rows, e.dk.heads, e.dk.dim),
-         dense_tensor(e.dv.rows, e.dv.heads, e.dv.dim)});
+    outcome.sequences.push_back({dense_tensor(e.out.rows, e.out.heads, e.out.dim),
+                                 dense_tensor(e.lse.rows, e.lse.heads, 1),
+                                 dense_tensor(e.dq.rows, e.dq.heads, e.dq.dim),
+                                 dense_tensor(e.dk.rows, e.dk.heads, e.dk.dim),
+                                 dense_tensor(e.dv.rows, e.dv.heads, e.dv.dim)});
   }
   const double none = -std::numeric_limits<double>::infinity();
   for (std::int32_t r = 0; r < cp; ++r) {
     const rank_state& me = ranks[static_cast<std::size_t>(r)];
     auto& to = outcome.sequences;
     bool clean = true;
-    clean &= detail::gather(q_pack, r, me.out, 0, [](auto& x) -> auto& { return x.out; }, to);
-    clean &= detail::gather(q_pack, r, me.lse, none, [](auto& x) -> auto& { return x.lse; }, to);
-    clean &= detail::gather(q_pack, r, me.dq, 0, [](auto& x) -> auto& { return x.dq; }, to);
-    clean &= detail::gather(kv_pack, r, me.dk, 0, [](auto& x) -> auto& { return x.dk; }, to);
-    clean &= detail::gather(kv_pack, r, me.dv, 0, [](auto& x) -> auto& { return x.dv; }, to);
+    clean &= detail::gather(
+        q_pack, r, me.out, 0, [](auto& x) -> auto& { return x.out; }, to);
+    clean &= detail::gather(
+        q_pack, r, me.lse, none, [](auto& x) -> auto& { return x.lse; }, to);
+    clean &= detail::gather(
+        q_pack, r, me.dq, 0, [](auto& x) -> auto& { return x.dq; }, to);
+    clean &= detail::gather(
+        kv_pack, r, me.dk, 0, [](auto& x) -> auto& { return x.dk; }, to);
+    clean &= detail::gather(
+        kv_pack, r, me.dv, 0, [](auto& x) -> auto& { return x.dv; }, to);
     outcome.padding_clean = outcome.padding_clean && clean;
   }
   return outcome;
@@ -267,11 +280,10 @@ inline ring_errors errors_of(const ring_outcome& got,
     }
     return relative_error(a, b);
   };
-  return {error([](auto& x) -> auto& { return x.out; }),
-          error([](auto& x) -> auto& { return x.lse; }),
-          error([](auto& x) -> auto& { return x.dq; }),
-          error([](auto& x) -> auto& { return x.dk; }),
-          error([](auto& x) -> auto& { return x.dv; })};
+  return {
+      error([](auto& x) -> auto& { return x.out; }), error([](auto& x) -> auto& { return x.lse; }),
+      error([](auto& x) -> auto& { return x.dq; }), error([](auto& x) -> auto& { return x.dk; }),
+      error([](auto& x) -> auto& { return x.dv; })};
 }
 
 }  // namespace dyncp_test

@@ -28,7 +28,7 @@ TEST_CASE("Megatron-LM#3551: K sequences take K + 1 entries, the rest repeat the
   CHECK(full == five_three);
 }
 
-TEST_CASE("Megatron-LM#5541: the dummy takes a place, has no token, and ends where the bucket does") {
+TEST_CASE("Megatron-LM#5541: the dummy takes a place, has no token, and ends with the bucket") {
   const auto cu =
       to_bucket(five_three, {4, 20}, tail_policy::dummy_sequence, layout_kind::zigzag, 2).value();
   CHECK(cu.real == ints{0, 5, 8, 8, 8});
@@ -56,8 +56,7 @@ TEST_CASE("extend_last moves the padded end of the last sequence alone") {
 }
 
 TEST_CASE("rows leaves the tail to no sequence") {
-  const auto cu =
-      to_bucket(five_three, {3, 18}, tail_policy::rows, layout_kind::zigzag, 2).value();
+  const auto cu = to_bucket(five_three, {3, 18}, tail_policy::rows, layout_kind::zigzag, 2).value();
   CHECK(cu.padded == ints{0, 8, 12, 12});
   const auto pack = pack_layout::adopt(cu, 18, layout_kind::zigzag, 2).value();
   CHECK(packed_rows(pack.view(), 0) == ints{0, 1, 6, 7, 8, 11, 12, 13, 14});
@@ -89,10 +88,8 @@ TEST_CASE("a bucketed pack holds the tokens where the pack itself does") {
         const std::int32_t tokens = cu->padded.back() + 2 * cp * 3;
         for (const tail_policy tail :
              {tail_policy::rows, tail_policy::dummy_sequence, tail_policy::extend_last}) {
-          const auto fitted =
-              to_bucket(*cu, {5, tokens}, tail, layout_kind::zigzag, cp).value();
-          const auto pack =
-              pack_layout::adopt(fitted, tokens, layout_kind::zigzag, cp).value();
+          const auto fitted = to_bucket(*cu, {5, tokens}, tail, layout_kind::zigzag, cp).value();
+          const auto pack = pack_layout::adopt(fitted, tokens, layout_kind::zigzag, cp).value();
           CHECK(pack.sequences() == 5);
           std::int32_t valid = 0;
           ints owned(static_cast<std::size_t>(tokens), 0);

@@ -118,10 +118,8 @@ TEST_CASE("TE#1929: 7 tokens on 2 ranks are 3 and 4, not 3 and 3") {
 TEST_CASE("TE#1368: unequal lengths 4, 8, 6, 10 on 2 ranks") {
   const auto pack = zigzag_pack({4, 8, 6, 10}, 2);
   CHECK(pack.cu().padded == ints{0, 4, 12, 20, 32});
-  CHECK(valid_counts(pack.view(), 0) ==
-        std::vector<half_counts>{{1, 1}, {2, 2}, {2, 0}, {3, 1}});
-  CHECK(valid_counts(pack.view(), 1) ==
-        std::vector<half_counts>{{1, 1}, {2, 2}, {2, 2}, {3, 3}});
+  CHECK(valid_counts(pack.view(), 0) == std::vector<half_counts>{{1, 1}, {2, 2}, {2, 0}, {3, 1}});
+  CHECK(valid_counts(pack.view(), 1) == std::vector<half_counts>{{1, 1}, {2, 2}, {2, 2}, {3, 3}});
   CHECK(rank_tokens(pack) == ints{12, 16});
 }
 
@@ -168,7 +166,8 @@ TEST_CASE("Megatron-LM#4495: odd lengths 5 and 7 on 2 ranks: labels stay in thei
   CHECK(cut(pack, 1, labels) == ints{13, 14, -1, -1, 23, 24, 25, 26});
 }
 
-TEST_CASE("Megatron-LM#4230: lengths 6 and 10 on 4 ranks are refused unpadded, padded to 8 and 16") {
+TEST_CASE(
+    "Megatron-LM#4230: lengths 6 and 10 on 4 ranks are refused unpadded, padded to 8 and 16") {
   for (const layout_kind kind : {layout_kind::zigzag, layout_kind::contiguous}) {
     const auto bad = pack_layout::adopt({{0, 6, 16}, {0, 6, 16}}, 16, kind, 4);
     REQUIRE(!bad);
@@ -253,8 +252,8 @@ TEST_CASE("EasyContext#47: 749 tokens on each of 4 ranks have no halves; 2999 to
 }
 
 TEST_CASE("ROLL#325, LlamaFactory#10108: the total is a multiple of 2 * cp, the parts are not") {
-  const auto bad = pack_layout::adopt({{0, 12345, 32768}, {0, 12345, 32768}}, 32768,
-                                      layout_kind::zigzag, 4);
+  const auto bad =
+      pack_layout::adopt({{0, 12345, 32768}, {0, 12345, 32768}}, 32768, layout_kind::zigzag, 4);
   REQUIRE(!bad);
   CHECK(bad.error().message().find("sequence 0") != std::string::npos);
 }
@@ -334,7 +333,7 @@ TEST_CASE("ms-swift#9380, #10085: ranks without a response token get empty runs,
   CHECK(response_of(last.view(), 0, 3, 1).rows() == 1);
 }
 
-TEST_CASE("slime#1135: every per-token field follows the layout of the tokens: 8 tokens, 5 of response") {
+TEST_CASE("slime#1135: every per-token field is cut as the tokens are: 8 tokens, 5 of response") {
   const auto pack = zigzag_pack({8}, 2);
   // Teacher log-probs, aligned with the logits that score the response (positions 2 to 6).
   const ints field{0, 0, 102, 103, 104, 105, 106, 0};
@@ -364,8 +363,8 @@ TEST_CASE("slime#1871: zigzag and contiguous shares of 8 tokens on 2 ranks, and 
   CHECK(packed_rows(contiguous.view(), 0) == ints{0, 1, 2, 3});
   CHECK(packed_rows(contiguous.view(), 1) == ints{4, 5, 6, 7});
   const auto moves = conversion(zigzag.view(), contiguous.view());
-  CHECK(moves == std::vector<row_move>{{0, 0, 0, 0, 2}, {1, 0, 0, 2, 2}, {1, 2, 1, 0, 2},
-                                       {0, 2, 1, 2, 2}});
+  CHECK(moves ==
+        std::vector<row_move>{{0, 0, 0, 0, 2}, {1, 0, 0, 2, 2}, {1, 2, 1, 0, 2}, {0, 2, 1, 2, 2}});
 }
 
 TEST_CASE("prime-rl#2392: the last local entry is the number of local rows") {

@@ -84,7 +84,8 @@ inline std::string index_law(const dyncp::pack_view& pack, const shares& expecte
       const auto slot = dyncp::slot_of(pack, s, rank);
       if (slot.rows() != slot_rows[i] || slot.valid() != counts[i].total()) return at + ": slot";
       if (slot.back.row != slot.front.row + slot.front.rows) return at + ": gap in a slot";
-      if (slot.back.valid > 0 && slot.front.valid != slot.front.rows) return at + ": hole in a slot";
+      if (slot.back.valid > 0 && slot.front.valid != slot.front.rows)
+        return at + ": hole in a slot";
       if (slot.rows() > 0 && slot.row() != cu[i]) return at + ": local_cu_padded";
       if (cu[i + 1] - cu[i] != slot_rows[i]) return at + ": local_cu_padded";
       sum += counts[i].total();
@@ -104,8 +105,8 @@ inline std::string ring_law(const dyncp::pack_view& pack, dyncp::attention_mask 
   const bool causal = mask == dyncp::attention_mask::causal;
   for (std::int32_t s = 0; s < pack.sequences; ++s) {
     const std::int32_t length = pack.length(s);
-    std::vector<std::uint8_t> met(static_cast<std::size_t>(length) *
-                                  static_cast<std::size_t>(length), 0);
+    std::vector<std::uint8_t> met(
+        static_cast<std::size_t>(length) * static_cast<std::size_t>(length), 0);
     for (std::int32_t rank = 0; rank < pack.cp; ++rank) {
       for (std::int32_t step = 0; step < pack.cp; ++step) {
         const std::int32_t owner = dyncp::ring_owner(rank, step, pack.cp);

@@ -87,9 +87,9 @@ TEST_CASE("adopted prefix sums are checked, each promise by itself") {
   CHECK(adopt_error({{0, 4, 2}, {0, 4, 8}}, 8, layout_kind::zigzag, 1) == bad);
   CHECK(adopt_error({{0, 4, 5}, {0, 8, 4}}, 8, layout_kind::zigzag, 1) == bad);
   CHECK(adopt_error({{0, 5}, {0, 4}}, 4, layout_kind::zigzag, 1) == bad);
-  CHECK(adopt_error({{0, 4}, {0, 8}}, 4, layout_kind::zigzag, 1) == bad);   // rows missing
-  CHECK(adopt_error({{0, 4}, {0, 8}}, 9, layout_kind::zigzag, 2) == bad);   // uneven tail
-  CHECK(adopt_error({{0, 4}, {0, 6}}, 6, layout_kind::zigzag, 2) == bad);   // no 4 chunks
+  CHECK(adopt_error({{0, 4}, {0, 8}}, 4, layout_kind::zigzag, 1) == bad);  // rows missing
+  CHECK(adopt_error({{0, 4}, {0, 8}}, 9, layout_kind::zigzag, 2) == bad);  // uneven tail
+  CHECK(adopt_error({{0, 4}, {0, 6}}, 6, layout_kind::zigzag, 2) == bad);  // no 4 chunks
   CHECK(adopt_error({{0, 4}, {0, 5}}, 6, layout_kind::contiguous, 2) == bad);
   CHECK(adopt_error({{0, 4}, {0, 5}}, 5, layout_kind::row_split, 2) == bad);
   CHECK(pack_layout::adopt({{0, 4}, {0, 6}}, 6, layout_kind::contiguous, 2));

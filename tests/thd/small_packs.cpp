@@ -59,8 +59,8 @@ TEST_CASE("one and two sequences, contiguous and row split, with and without a t
         CHECK_MESSAGE(broken.empty(), describe(lengths, cp) << ", row split: " << broken);
       }
       const auto pack = zigzag_pack(lengths, cp, 7);
-      const std::string broken = index_law(
-          pack.view(), reference_shares(pack.view(), lengths, cp > 1 ? 2 * cp : 1));
+      const std::string broken =
+          index_law(pack.view(), reference_shares(pack.view(), lengths, cp > 1 ? 2 * cp : 1));
       CHECK_MESSAGE(broken.empty(), describe(lengths, cp) << ", zigzag, tail: " << broken);
     });
   }

@@ -143,7 +143,7 @@ TEST_CASE("verl#6464, Megatron-LM#1764: no token at all is loss 0 and gradient 0
   for (std::size_t rank = 1; rank < 4; ++rank) CHECK(unmasked[rank] == loss_part{});
 }
 
-TEST_CASE("ms-swift#9380: a rank without response tokens returns (0, 0): total 12, response 2, cp 2") {
+TEST_CASE("ms-swift#9380: a rank without response tokens returns (0, 0): 12 tokens, response 2") {
   const auto pack = zigzag_pack({12}, 2);
   const auto losses = marked_losses(pack);
   bytes mask(12, 0);
@@ -167,7 +167,7 @@ TEST_CASE("mlite#140, SkyRL#1420: the mean does not depend on the number of micr
   CHECK(mean(apart) == mean(once));
 }
 
-TEST_CASE("Megatron-LM#7452, #7498: multi-token prediction counts with its own labels, all ranks alike") {
+TEST_CASE("Megatron-LM#7452, #7498: multi-token prediction counts its own labels on all ranks") {
   const auto pack = zigzag_pack({5, 7}, 2);
   const std::vector<double> ones(static_cast<std::size_t>(pack.tokens()), 1.0);
   loss_part deep;
@@ -179,8 +179,7 @@ TEST_CASE("Megatron-LM#7452, #7498: multi-token prediction counts with its own l
 
 TEST_CASE("NaN in padding, in the tail and behind the mask is not read") {
   const padding_rule rule{.zigzag = true, .shard_multiple = 8};
-  const auto pack =
-      pack_layout::make(longs{5, 1, 3}, layout_kind::zigzag, 2, rule).value();
+  const auto pack = pack_layout::make(longs{5, 1, 3}, layout_kind::zigzag, 2, rule).value();
   auto losses = marked_losses(pack);
   losses[2] = std::numeric_limits<double>::quiet_NaN();
   bytes mask(losses.size(), 1);

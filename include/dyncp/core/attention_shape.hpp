@@ -39,15 +39,17 @@ struct attention_shape {
 /// finite.
 [[nodiscard]] inline result<void> validate(const attention_shape& shape) {
   if (shape.q_heads < 1 || shape.kv_heads < 1 || shape.qk_dim < 1 || shape.v_dim < 1) {
-    return make_error(errc::invalid_argument, "attention has " + std::to_string(shape.q_heads) +
-                      " query heads, " + std::to_string(shape.kv_heads) +
-                      " key/value heads, head sizes " + std::to_string(shape.qk_dim) + " and " +
-                      std::to_string(shape.v_dim), "use 1 or more of each");
+    return make_error(errc::invalid_argument,
+                      "attention has " + std::to_string(shape.q_heads) + " query heads, " +
+                          std::to_string(shape.kv_heads) + " key/value heads, head sizes " +
+                          std::to_string(shape.qk_dim) + " and " + std::to_string(shape.v_dim),
+                      "use 1 or more of each");
   }
   if (shape.q_heads % shape.kv_heads != 0) {
-    return error{errc::invalid_argument, std::to_string(shape.q_heads) +
-                 " query heads cannot share " + std::to_string(shape.kv_heads) +
-                 " key/value heads equally", shape.q_heads, shape.kv_heads,
+    return error{errc::invalid_argument,
+                 std::to_string(shape.q_heads) + " query heads cannot share " +
+                     std::to_string(shape.kv_heads) + " key/value heads equally",
+                 shape.q_heads, shape.kv_heads,
                  "make the query heads a multiple of the key/value heads"};
   }
   if (!std::isfinite(shape.scale)) {

@@ -29,15 +29,15 @@ struct attention_partial {
 /// not of the step; gradients are added to dq, dk and dv.
 template <class T>
 struct attention_gradients {
-  thd_view<const T> q;                       // (q rows, q_heads, qk_dim)
-  thd_view<const T> k;                       // (kv rows, kv_heads, qk_dim)
-  thd_view<const T> v;                       // (kv rows, kv_heads, v_dim)
-  thd_view<const T> dout;                    // (q rows, q_heads, v_dim)
-  thd_view<const accumulator_t<T>> lse;      // (q rows, q_heads)
-  thd_view<const accumulator_t<T>> delta;    // (q rows, q_heads)
-  thd_view<accumulator_t<T>> dq;             // (q rows, q_heads, qk_dim)
-  thd_view<accumulator_t<T>> dk;             // (kv rows, kv_heads, qk_dim)
-  thd_view<accumulator_t<T>> dv;             // (kv rows, kv_heads, v_dim)
+  thd_view<const T> q;                     // (q rows, q_heads, qk_dim)
+  thd_view<const T> k;                     // (kv rows, kv_heads, qk_dim)
+  thd_view<const T> v;                     // (kv rows, kv_heads, v_dim)
+  thd_view<const T> dout;                  // (q rows, q_heads, v_dim)
+  thd_view<const accumulator_t<T>> lse;    // (q rows, q_heads)
+  thd_view<const accumulator_t<T>> delta;  // (q rows, q_heads)
+  thd_view<accumulator_t<T>> dq;           // (q rows, q_heads, qk_dim)
+  thd_view<accumulator_t<T>> dk;           // (kv rows, kv_heads, qk_dim)
+  thd_view<accumulator_t<T>> dv;           // (kv rows, kv_heads, v_dim)
 };
 
 }  // namespace v0

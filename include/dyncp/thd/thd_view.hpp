@@ -22,8 +22,7 @@ struct thd_view {
   }
   /// A view that only reads.
   DYNCP_HOST_DEVICE constexpr operator thd_view<const T>() const noexcept
-    requires(!std::is_const_v<T>)
-  {
+      requires(!std::is_const_v<T>) {
     return {data, row_stride};
   }
 };

@@ -111,8 +111,8 @@ class blocked_attention {
             tiles.begin(io, q_row, rows, head);
             const std::int32_t visible = causal ? std::min(keys, i - j) : keys;
             if (visible > 0) {
-              tiles.add(0, q, dout, k.topRows(visible), v.topRows(visible), dq,
-                        dk.topRows(visible), dv.topRows(visible));
+              tiles.add(0, q, dout, k.topRows(visible), v.topRows(visible), dq, dk.topRows(visible),
+                        dv.topRows(visible));
             }
             if (visible == keys) continue;
             for (std::int32_t strip = 0; strip < rows; strip += strip_rows) {
@@ -239,7 +239,9 @@ class blocked_attention {
              const tile_ref<acc>& values) {
       tile_map<acc> p(scores, rows, keys.rows(), Eigen::OuterStride<>(keys.rows()));
       p.noalias() = scale * (queries.middleRows(first, rows) * keys.transpose());
-      for (std::int32_t r = 0; r < rows; ++r) soften(first + r, row_map<acc>(&p(r, 0), keys.rows()));
+      for (std::int32_t r = 0; r < rows; ++r) {
+        soften(first + r, row_map<acc>(&p(r, 0), keys.rows()));
+      }
       out.middleRows(first, rows).noalias() += p * values;
     }
 
