@@ -70,6 +70,7 @@ TEST_CASE("tilelang#2461: a weight of zero does not multiply NaN") {
   CHECK(merged<float>({nan_value, -100.0F}, {1.5F, 100.0F}).out == 1.5F);
   CHECK(merged<float>({1.5F, 0.0F}, {nan_value, -infinite}).out == 1.5F);
   CHECK(merged<float>({nan_value, -infinite}, {1.5F, 0.0F}).out == 1.5F);
+  CHECK(merged<float>({0.0F, -infinite}, {nan_value, -infinite}).out == 0.0F);
 }
 
 TEST_CASE("merging is the partial over the keys of both, in any order, for all gaps of the two") {
