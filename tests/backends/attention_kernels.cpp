@@ -288,6 +288,7 @@ TEST_CASE(
       c.run(plain, causal);
       repeated.run(plain, causal);
     }
+    CAPTURE(tiles);
     CHECK(c.dq.values == repeated.dq.values);
     CHECK(c.dk.values == repeated.dk.values);
     CHECK(c.dv.values == repeated.dv.values);

@@ -181,16 +181,17 @@ class blocked_attention {
                                                              accumulator_t<T>* space) {
     using acc = accumulator_t<T>;
     if constexpr (std::is_same_v<T, acc>) {
-      static_cast<void>(space);
-      return {view.at(row, head, dim), rows, dim, Eigen::OuterStride<>(view.row_stride)};
-    } else {
-      for (std::int32_t r = 0; r < rows; ++r) {
-        const T* const from = view.at(row + r, head, dim);
-        acc* const to = space + std::int64_t{r} * dim;
-        for (std::int32_t c = 0; c < dim; ++c) to[c] = static_cast<acc>(from[c]);
+      // Eigen takes a stride of 0, one row for all, for "no gap"; such a view is written out.
+      if (view.row_stride != 0) {
+        return {view.at(row, head, dim), rows, dim, Eigen::OuterStride<>(view.row_stride)};
       }
-      return {space, rows, dim, Eigen::OuterStride<>(dim)};
     }
+    for (std::int32_t r = 0; r < rows; ++r) {
+      const T* const from = view.at(row + r, head, dim);
+      acc* const to = space + std::int64_t{r} * dim;
+      for (std::int32_t c = 0; c < dim; ++c) to[c] = static_cast<acc>(from[c]);
+    }
+    return {space, rows, dim, Eigen::OuterStride<>(dim)};
   }
 
   template <class Acc>
