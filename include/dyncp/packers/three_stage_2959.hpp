@@ -32,7 +32,8 @@ inline namespace v0 {
 /// W = sum(F) / (R * M), one and the same for every rank and micro-batch:
 /// 1. Sequences go by falling F. Those over 1.3 W are "except": each takes one slot on c ranks, c
 ///    the power of two nearest (by logarithm) to ceil(F / W), at most max_cp and R. It gets the
-///    first aligned block of c ranks whose fewest free slots are most, halving c if there is none.
+///    first aligned block of c ranks whose fewest free slots are most, halving c if there is none
+///    (or if the size is not allowed).
 /// 2. Its group is topped up: going through the short ones by falling F, one is added when F is at
 ///    most 1.05 of what is missing to c * W and the tokens stay below limit * c.
 /// 3. Every free slot is a bucket of one rank. Each remaining sequence, by falling F, goes to the
@@ -137,8 +138,9 @@ struct three_stage_2959 {
           attention_per_square_(std::llround(attention_flops_per_square(prob.model))),
           order_(detail::longest_first(prob)) {
       for (const std::int32_t c : allowed_cp_sizes(prob.parallel)) {
-        if (is_power_of_two(c) && c <= ranks_) max_size_ = std::max(max_size_, c);
+        if (is_power_of_two(c)) sizes_.push_back(c);
       }
+      max_size_ = sizes_.back();
       for (const std::int32_t i : order_) total_ += flops(i);
     }
 
@@ -208,7 +210,10 @@ struct three_stage_2959 {
                                     std::vector<std::int32_t>& shorts) const {
       const int128 share = flops(i) * ranks_ * s.micro_batches;
       const int128 quotas = (share + total_ - 1) / total_;
-      for (std::int32_t c = std::min(nearest_power_of_two(quotas), max_size_); c >= 1; c /= 2) {
+      const std::int32_t wanted = nearest_power_of_two(quotas);
+      for (std::size_t k = sizes_.size(); k-- > 0;) {
+        const std::int32_t c = sizes_[k];
+        if (c > wanted) continue;
         std::int32_t best = -1;
         std::int32_t most = 0;
         for (std::int32_t at = 0; at + c <= ranks_; at += c) {
@@ -380,6 +385,7 @@ struct three_stage_2959 {
     std::int64_t attention_per_square_;
     std::vector<std::int32_t> order_;  // by falling FLOPs
     int128 total_ = 0;
+    std::vector<std::int32_t> sizes_;  // the allowed powers of two, 1 the first of them
     std::int32_t max_size_ = 1;
   };
 };
