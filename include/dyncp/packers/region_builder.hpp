@@ -265,7 +265,12 @@ class region_builder {
     ticks best_left = 0;
     const load& l = items_.load_of(w.item, w.size);
     for (cell& g : cells_) {
-      if (g.size != w.size || !has_room(g, l)) continue;
+      if (g.size != w.size) continue;
+      // What is left now bounds what is left after, and costs no pricing.
+      const ticks bound = budget(g.slot) - g.cost.total();
+      if ((best != nullptr && bound <= best_left) || (!any && bound <= 0) || !has_room(g, l)) {
+        continue;
+      }
       const ticks left = budget(g.slot) - price_cell(g.held + l, g.ranks).total();
       if ((any || left >= 0) && (best == nullptr || left > best_left)) {
         best = &g;

@@ -76,7 +76,7 @@ class region_search {
     }
     for (std::int32_t m = least; best_.makespan < 0 && m <= most_;) {
       try_m(share, m);
-      if (m > least + 4 * static_cast<std::int32_t>(share.items.size())) break;
+      if (m > static_cast<std::int32_t>(share.items.size())) break;
       m = std::min(m + 1 + m / 8, std::max(m + 1, most_));
     }
     if (best_.makespan < 0) return std::move(best_);
@@ -154,7 +154,8 @@ class region_search {
   }
 
   bool try_m(const region_share& share, std::int32_t m) {
-    if (m < 1 || m > most_) return false;
+    // A micro-batch without an item is no micro-batch.
+    if (m < 1 || m > most_ || m > static_cast<std::int32_t>(share.items.size())) return false;
     if (!builder_.build(share.ranks, share.items, {m, 1.0, 1.0}, trial_)) return false;
     builder_.simulate(trial_);
     if (best_.makespan >= 0 && trial_.makespan >= best_.makespan) return false;
