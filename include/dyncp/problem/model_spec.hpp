@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/core/attention_mask.hpp>
+
 #include <cstdint>
 #include <string>
 
 namespace dyncp {
 inline namespace v0 {
-
-enum class attention_mask : std::int8_t { causal, full };
 
 /// What the backward pass computes again: nothing, the attention of each layer, or all of it.
 enum class recomputation : std::int8_t { none, selective, full };
