@@ -40,6 +40,8 @@ inline constexpr std::int64_t device_alignment_bytes = 256;
 /// - `allocate` gives device memory, `allocate_staging` host memory that `upload` may read and
 ///   `download` may write after the call returned. Both may fail with out_of_memory. Nothing else
 ///   allocates once its working sizes have been seen.
+/// - `copy_strided(dst, dst_stride, src, src_stride, row_bytes, rows, stream)`: `rows` rows that
+///   lie `stride` bytes apart.
 /// - `copy_rows(dst, src, table, rows, row_bytes, stream)`: the copies of `table`, in device
 ///   memory, `rows` in all.
 ///
@@ -67,6 +69,7 @@ concept device =
 
       { d.fill_zero(to, bytes, stream) } -> std::same_as<result<void>>;
       { d.copy(to, from, bytes, stream) } -> std::same_as<result<void>>;
+      { d.copy_strided(to, bytes, from, bytes, bytes, bytes, stream) } -> std::same_as<result<void>>;
       { d.upload(to, from, bytes, stream) } -> std::same_as<result<void>>;
       { d.download(to, from, bytes, stream) } -> std::same_as<result<void>>;
       { d.copy_rows(to, from, table, bytes, bytes, stream) } -> std::same_as<result<void>>;

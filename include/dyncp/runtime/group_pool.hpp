@@ -145,7 +145,7 @@ class group_pool {
 
   /// Queues one grouped exchange with members of `group` on `s`; peers count within the group.
   ///
-  /// Errors: those of the fabric, and mismatch for a handle of another pool. Any poisons the pool.
+  /// Errors: mismatch for a handle of another pool; those of the fabric, which poison the pool.
   [[nodiscard]] result<void> exchange(const group_handle& group, std::span<const outgoing> out,
                                       std::span<const incoming> in, stream s) {
     return checked(group, out, in, [&](auto& comm, auto o, auto i) {
@@ -337,14 +337,15 @@ class group_pool {
   template <class Call>
   [[nodiscard]] result<void> checked(const group_handle& group, std::span<const outgoing> out,
                                      std::span<const incoming> in, Call call) {
+    // Refused without poison: the ranks that hold an old handle hold it together.
+    if (group.generation != generation()) {
+      return error{errc::mismatch, "a group of pool generation " +
+                   std::to_string(group.generation) + " used with generation " +
+                   std::to_string(generation()), static_cast<std::int64_t>(group.generation),
+                   static_cast<std::int64_t>(generation()),
+                   "ask the new pool for the group; contexts saved before cannot be used"};
+    }
     auto done = [&]() -> result<void> {
-      if (group.generation != generation()) {
-        return error{errc::mismatch, "a group of pool generation " +
-                     std::to_string(group.generation) + " used with generation " +
-                     std::to_string(generation()), static_cast<std::int64_t>(group.generation),
-                     static_cast<std::int64_t>(generation()),
-                     "ask the new pool for the group; contexts saved before cannot be used"};
-      }
       if (group.communicator < 0) {
         if (out.empty() && in.empty()) return {};
         return error{errc::invalid_argument, "a message in a group of one rank",

@@ -169,6 +169,18 @@ class device {
       if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
     });
   }
+  [[nodiscard]] result<void> copy_strided(void* to, std::int64_t to_stride, const void* from,
+                                          std::int64_t from_stride, std::int64_t row_bytes,
+                                          std::int64_t rows, stream s) {
+    if (to_stride == row_bytes && from_stride == row_bytes) return copy(to, from, row_bytes * rows, s);
+    return run(s, [=] {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        std::memcpy(static_cast<std::byte*>(to) + row * to_stride,
+                    static_cast<const std::byte*>(from) + row * from_stride,
+                    static_cast<std::size_t>(row_bytes));
+      }
+    });
+  }
   [[nodiscard]] result<void> upload(void* to, const void* from, std::int64_t bytes, stream s) {
     return copy(to, from, bytes, s);
   }

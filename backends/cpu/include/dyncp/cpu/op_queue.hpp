@@ -23,7 +23,7 @@ enum class progress : std::int32_t { done, pending };
 /// it is pending. Small callables live inside, so that a queue in use allocates nothing.
 class queued_op {
  public:
-  static constexpr std::size_t capacity_bytes = 256;
+  static constexpr std::size_t capacity_bytes = 320;
 
   queued_op() = default;
   template <class F>
