@@ -26,6 +26,7 @@ class random {
   /// Uniform in [0, 1).
   double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
   bool chance(double p) { return unit() < p; }
+  bool one_in(std::int64_t n) { return between(1, n) == 1; }
 
  private:
   std::uint64_t state_;

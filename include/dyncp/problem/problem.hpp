@@ -43,6 +43,13 @@ struct problem {
   return begin / per_node == (begin + size - 1) / per_node;
 }
 
+/// M is a multiple of this: `limits.micro_batch_multiple`, and with interleaving also of pp, since
+/// the interleaved schedule passes groups of pp micro-batches from chunk to chunk.
+[[nodiscard]] constexpr std::int32_t micro_batch_multiple(const problem& p) noexcept {
+  return static_cast<std::int32_t>(least_common_multiple(
+      p.limits.micro_batch_multiple, p.parallel.vpp > 1 ? p.parallel.pp : 1));
+}
+
 namespace detail {
 
 inline result<void> check_padding(const problem& p) {
@@ -78,11 +85,16 @@ inline result<void> check_padding(const problem& p) {
     return error{errc::invalid_argument, "a limit is negative, or the micro-batch multiple is 0",
                  limits.micro_batch_multiple, 1, "limits are 0 (none) or positive"};
   }
-  if (limits.micro_batches % limits.micro_batch_multiple != 0) {
+  if (limits.micro_batch_multiple > (1 << 16)) {
+    return error{errc::invalid_argument,
+                 "micro-batch multiple is " + std::to_string(limits.micro_batch_multiple),
+                 limits.micro_batch_multiple, 1 << 16, "use a multiple of at most 2^16"};
+  }
+  if (limits.micro_batches % micro_batch_multiple(p) != 0) {
     return error{errc::invalid_argument,
                  "micro-batches " + std::to_string(limits.micro_batches) +
-                     " is not a multiple of " + std::to_string(limits.micro_batch_multiple),
-                 limits.micro_batches, limits.micro_batch_multiple,
+                     " is not a multiple of " + std::to_string(micro_batch_multiple(p)),
+                 limits.micro_batches, micro_batch_multiple(p),
                  "interleaved 1F1B needs a multiple of its group; round --micro-batches up"};
   }
   // A limit below the alignment of every allowed group holds no token at all.

@@ -3,9 +3,9 @@
 
 #include <dyncp/core/config.hpp>
 #include <dyncp/core/ticks.hpp>
+#include <dyncp/plan/schedule.hpp>
 #include <dyncp/sim/one_f_one_b.hpp>
 #include <dyncp/sim/priced_plan.hpp>
-#include <dyncp/sim/schedule.hpp>
 #include <dyncp/sim/simulator.hpp>
 
 #include <algorithm>

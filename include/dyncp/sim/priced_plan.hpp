@@ -6,6 +6,7 @@
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/problem/problem.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -39,7 +40,8 @@ struct priced_plan {
 }
 
 /// Prices every pack once per stage class. Complexity: O(sequences + groups * classes).
-/// Requires a plan whose indices are valid; empty packs cost nothing and are left out.
+/// Requires a plan whose indices are valid; empty packs cost nothing and are left out. Groups are
+/// put in the order of their first ranks, which plans from files need not keep.
 template <cost_model Cost>
 [[nodiscard]] priced_plan price_plan(const plan& p, const problem& prob, const Cost& cost) {
   const std::int32_t per_node = ranks_per_node(prob.cluster.gpus_per_node, prob.parallel);
@@ -50,11 +52,20 @@ template <cost_model Cost>
   for (std::int32_t s = 0; s < stages; ++s) out.class_of_stage.push_back(cost.stage_class(s));
   out.first_group.push_back(0);
   std::vector<load> loads;
+  std::vector<const pack*> packs;
   for (const micro_batch& mb : p.micro_batches) {
-    for (const pack& pk : mb.packs) {
-      if (pk.sequences.empty()) continue;
-      out.ranks.push_back(pk.ranks);
-      loads.push_back(pack_load(pk, prob.sequences, p.padding));
+    packs.clear();
+    for (const pack& pk : mb.packs) packs.push_back(&pk);
+    const auto before = [](const pack* a, const pack* b) {
+      return a->ranks.begin < b->ranks.begin;
+    };
+    if (!std::is_sorted(packs.begin(), packs.end(), before)) {
+      std::stable_sort(packs.begin(), packs.end(), before);
+    }
+    for (const pack* pk : packs) {
+      if (pk->sequences.empty()) continue;
+      out.ranks.push_back(pk->ranks);
+      loads.push_back(pack_load(*pk, prob.sequences, p.padding));
     }
     out.first_group.push_back(static_cast<std::int32_t>(out.ranks.size()));
   }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <dyncp/core/ticks.hpp>
+#include <dyncp/plan/schedule.hpp>
 #include <dyncp/sim/priced_plan.hpp>
-#include <dyncp/sim/schedule.hpp>
 
 #include <concepts>
 

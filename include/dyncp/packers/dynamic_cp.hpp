@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dyncp/core/int_math.hpp>
+#include <dyncp/core/result.hpp>
+#include <dyncp/core/rounded.hpp>
+#include <dyncp/core/ticks.hpp>
+#include <dyncp/cost/cost_model.hpp>
+#include <dyncp/packers/cover_ranks.hpp>
+#include <dyncp/packers/exhaustive_plan.hpp>
+#include <dyncp/packers/item_table.hpp>
+#include <dyncp/packers/packer.hpp>
+#include <dyncp/packers/region_builder.hpp>
+#include <dyncp/packers/region_search.hpp>
+#include <dyncp/packers/region_split.hpp>
+#include <dyncp/packers/spaced_plan.hpp>
+#include <dyncp/plan/inflight.hpp>
+#include <dyncp/plan/plan.hpp>
+#include <dyncp/problem/problem.hpp>
+#include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/priced_plan.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dyncp {
+inline namespace v0 {
+namespace detail {
+
+/// One run of the `dynamic_cp` packer; see there.
+template <cost_model Cost>
+class dynamic_cp_run {
+ public:
+  dynamic_cp_run(const problem& prob, const Cost& cost, std::int32_t rounds, double long_share)
+      : prob_(prob), cost_(cost), rounds_(rounds), long_share_(long_share) {}
+
+  [[nodiscard]] result<plan> run() {
+    auto items = make_items(prob_, cost_);
+    if (!items) return items.error();
+    if (auto ok = check_counts(*items); !ok) return ok.error();
+    if (prob_.limits.no_idle_ranks) return without_idle_ranks(*items);
+    if (prob_.limits.max_inflight_tokens > 0) return within_inflight(*items);
+    if (auto found = best_plan(prob_, *items)) return std::move(*found);
+    return fallback(*items);
+  }
+
+ private:
+  // Necessary conditions that a count proves; the search cannot help where they fail.
+  [[nodiscard]] result<void> check_counts(const item_table& items) const {
+    const std::int32_t m = prob_.limits.micro_batches;
+    int128 tokens = 0;
+    for (std::int32_t i = 0; i < items.count(); ++i) {
+      tokens += items.load_of(i, items.least_size[static_cast<std::size_t>(i)]).tokens;
+    }
+    const int128 room = int128{prob_.limits.max_tokens_per_rank} * prob_.parallel.ranks;
+    if (m > 0 && items.one_alignment && tokens > room * m) {
+      const auto least = static_cast<std::int64_t>((tokens + room - 1) / room);
+      return error{errc::infeasible,
+                   std::to_string(m) + " micro-batches hold fewer tokens than the batch has", m,
+                   least, "use --micro-batches " + std::to_string(least) + " or more, or 0"};
+    }
+    if (prob_.limits.no_idle_ranks &&
+        std::int64_t{items.count()} * items.sizes.back() < prob_.parallel.ranks) {
+      return error{errc::infeasible,
+                   "too few sequences to give every rank work in one micro-batch", items.count(),
+                   ceil_div(prob_.parallel.ranks, items.sizes.back()),
+                   "allow idle ranks, larger CP groups, or use a larger batch"};
+    }
+    return {};
+  }
+
+  // The best of several splits into regions, or of none; nothing when no M holds the items.
+  [[nodiscard]] result<plan> best_plan(const problem& prob, const item_table& items) const {
+    const std::int32_t per_node = ranks_per_node(prob.cluster.gpus_per_node, prob.parallel);
+    for (const bool whole : {prob.limits.uniform_cp, true}) {
+      region_splitter splitter(items, prob.parallel.ranks, per_node, prob.parallel.pp, whole);
+      const std::vector<region_plan> regions = balance_regions(prob, items, splitter);
+      if (!regions.empty()) return assemble(prob, items, regions);
+      if (whole) break;
+    }
+    return not_found_error(prob);
+  }
+
+  // Rounds of split, search, and correction of the estimates by simulated times.
+  [[nodiscard]] std::vector<region_plan> balance_regions(const problem& prob,
+                                                         const item_table& items,
+                                                         region_splitter& splitter) const {
+    region_search<Cost> search(prob, cost_, items);
+    std::vector<region_plan> best;
+    ticks best_time = std::numeric_limits<ticks>::max();
+    std::vector<std::int32_t> start;
+    for (std::int32_t round = 0; round < (splitter.single() ? 1 : rounds_); ++round) {
+      const std::vector<region_share> shares = splitter.split(long_share_);
+      if (shares.empty()) break;
+      start.resize(shares.size(), 0);
+      std::vector<region_plan> plans;
+      ticks worst = 0;
+      double sum = 0;
+      for (std::size_t k = 0; k < shares.size(); ++k) {
+        plans.push_back(search.find(shares[k], start[k]));
+        if (plans.back().makespan < 0) return best;
+        start[k] = search.micro_batches();
+        worst = std::max(worst, plans.back().makespan);
+        sum += static_cast<double>(plans.back().makespan);
+      }
+      const double mean = sum / static_cast<double>(shares.size());
+      for (std::size_t k = 0; k < shares.size(); ++k) {
+        splitter.correct(
+            k, rounded_product(0.8, static_cast<double>(plans[k].makespan) - mean));
+      }
+      if (worst < best_time) {
+        best_time = worst;
+        best = std::move(plans);
+      }
+    }
+    return best;
+  }
+
+  // Every region starts with the first micro-batch; those with fewer are idle at the end, which
+  // under 1F1B costs nothing.
+  [[nodiscard]] static plan assemble(const problem& prob, const item_table& items,
+                                     const std::vector<region_plan>& regions) {
+    plan out{prob.parallel.ranks, prob.limits.max_tokens_per_rank, prob.padding, {}};
+    std::size_t slots = 0;
+    for (const region_plan& r : regions) slots = std::max(slots, r.order.size());
+    out.micro_batches.resize(slots);
+    for (const region_plan& r : regions) {
+      for (const cell& g : r.cells) {
+        pack pk{g.ranks, {}};
+        for (std::int32_t i = g.first_item; i >= 0; i = r.next[static_cast<std::size_t>(i)]) {
+          for (const std::int32_t s : items.members_of(i)) pk.sequences.push_back(s);
+        }
+        std::sort(pk.sequences.begin(), pk.sequences.end());
+        out.micro_batches[static_cast<std::size_t>(g.slot)].packs.push_back(std::move(pk));
+      }
+    }
+    pad_count(prob, out);
+    return out;
+  }
+
+  // Appends empty micro-batches up to the fixed number, or to the multiple.
+  static void pad_count(const problem& prob, plan& p) {
+    const auto multiple = static_cast<std::size_t>(micro_batch_multiple(prob));
+    const auto fixed = static_cast<std::size_t>(prob.limits.micro_batches);
+    while (p.micro_batches.size() < fixed || p.micro_batches.size() % multiple != 0) {
+      p.micro_batches.emplace_back();
+    }
+  }
+
+  [[nodiscard]] result<plan> fallback(const item_table& items) const {
+    auto spaced = spaced_plan(prob_, items);
+    if (!spaced) return spaced;
+    const std::int32_t fixed = prob_.limits.micro_batches;
+    if (fixed > 0 && spaced->num_micro_batches() > fixed) {
+      return exhaustive_plan(prob_, items, exhaustive_steps).find();
+    }
+    pad_count(prob_, *spaced);
+    return spaced;
+  }
+
+  [[nodiscard]] static error not_found_error(const problem& prob) {
+    return {errc::not_found,
+            "no plan was found with " + std::to_string(prob.limits.micro_batches) +
+                " micro-batches",
+            prob.limits.micro_batches, 0,
+            "let the planner choose (--micro-batches 0), or raise the limits"};
+  }
+
+  // A smaller token limit flattens the plan until its sliding window fits; halving the gap to
+  // budget/stages, at which any order fits.
+  [[nodiscard]] result<plan> within_inflight(const item_table& items) const {
+    const std::int64_t budget = prob_.limits.max_inflight_tokens;
+    const pipeline pipe{prob_.parallel.pp, prob_.parallel.vpp};
+    problem tighter = prob_;
+    const std::int64_t safe = std::max<std::int64_t>(1, budget / pipe.stages);
+    std::int64_t high = std::min(prob_.limits.max_tokens_per_rank, budget);
+    result<plan> best = not_found_error(prob_);
+    ticks best_time = std::numeric_limits<ticks>::max();
+    for (int step = 0; step < 8; ++step) {
+      tighter.limits.max_tokens_per_rank = high;
+      auto table = step == 0 && high == prob_.limits.max_tokens_per_rank
+                       ? result<item_table>(items)
+                       : make_items(tighter, cost_);
+      if (!table) break;
+      if (auto found = best_plan(tighter, *table)) {
+        found->max_tokens_per_rank = prob_.limits.max_tokens_per_rank;
+        if (peak_inflight_tokens(*found, prob_.sequences, pipe) <= budget) {
+          const ticks time = makespan_of(*found);
+          if (time < best_time) {
+            best_time = time;
+            best = std::move(found);
+          }
+        }
+      }
+      if (high <= safe) break;
+      high = std::max(safe, high - std::max<std::int64_t>(1, (high - safe + 1) / 2));
+    }
+    if (best) return best;
+    return fallback(items);
+  }
+
+  [[nodiscard]] ticks makespan_of(const plan& p) const {
+    return event_simulator{}.makespan(price_plan(p, prob_, cost_),
+                                      {prob_.parallel.pp, prob_.parallel.vpp});
+  }
+
+  // Fewer and fewer micro-batches until every rank has work in each.
+  [[nodiscard]] result<plan> without_idle_ranks(const item_table& items) const {
+    const std::int32_t multiple = micro_batch_multiple(prob_);
+    problem fixed = prob_;
+    fixed.limits.no_idle_ranks = false;
+    result<plan> best = not_found_error(prob_);
+    ticks best_time = std::numeric_limits<ticks>::max();
+    auto first = best_plan(fixed, items);
+    const std::int32_t most = first ? first->num_micro_batches() : multiple;
+    std::int32_t m = prob_.limits.micro_batches > 0 ? prob_.limits.micro_batches : most;
+    for (; m >= multiple; m = std::min(m - multiple, m * 3 / 4 / multiple * multiple)) {
+      fixed.limits.micro_batches = m;
+      if (auto found = best_plan(fixed, items); found && cover(*found, items)) {
+        const bool window =
+            prob_.limits.max_inflight_tokens == 0 ||
+            peak_inflight_tokens(*found, prob_.sequences,
+                                 {prob_.parallel.pp, prob_.parallel.vpp}) <=
+                prob_.limits.max_inflight_tokens;
+        const ticks time = window ? makespan_of(*found) : best_time;
+        if (time < best_time) {
+          best_time = time;
+          best = std::move(found);
+        }
+      }
+      if (prob_.limits.micro_batches > 0) break;
+    }
+    if (best) return best;
+    return exhaustive_plan(prob_, items, exhaustive_steps).find();
+  }
+
+  [[nodiscard]] bool cover(plan& p, const item_table& items) const {
+    std::vector<std::int32_t> item_of(prob_.sequences.size(), 0);
+    for (std::int32_t i = 0; i < items.count(); ++i) {
+      for (const std::int32_t s : items.members_of(i)) item_of[static_cast<std::size_t>(s)] = i;
+    }
+    const auto fits = [&](const std::vector<std::int32_t>& list, std::int32_t size) {
+      load sum;
+      for (const std::int32_t i : list) {
+        if (items.least_size[static_cast<std::size_t>(i)] > size) return false;
+        sum += items.load_of(i, size);
+      }
+      const std::int32_t c = items.sizes[static_cast<std::size_t>(size)];
+      const std::int32_t cap = prob_.limits.max_sequences_per_pack;
+      return padded_pack_tokens(prob_.padding, c, sum.tokens) <=
+                 items.capacity[static_cast<std::size_t>(size)] &&
+             (cap == 0 || sum.count <= cap);
+    };
+    for (micro_batch& mb : p.micro_batches) {
+      std::vector<item_group> groups;
+      for (const pack& pk : mb.packs) {
+        item_group g{pk.ranks, 0, {}};
+        while (items.sizes[static_cast<std::size_t>(g.size)] != pk.ranks.size) ++g.size;
+        for (const std::int32_t s : pk.sequences) {
+          g.items.push_back(item_of[static_cast<std::size_t>(s)]);
+        }
+        std::sort(g.items.begin(), g.items.end());
+        g.items.erase(std::unique(g.items.begin(), g.items.end()), g.items.end());
+        groups.push_back(std::move(g));
+      }
+      if (groups.empty() ||
+          !cover_ranks(groups, items, p.num_ranks, prob_.limits.uniform_cp, fits)) {
+        return false;
+      }
+      mb.packs.clear();
+      for (const item_group& g : groups) {
+        pack pk{g.ranks, {}};
+        for (const std::int32_t i : g.items) {
+          for (const std::int32_t s : items.members_of(i)) pk.sequences.push_back(s);
+        }
+        std::sort(pk.sequences.begin(), pk.sequences.end());
+        mb.packs.push_back(std::move(pk));
+      }
+    }
+    return true;
+  }
+
+  static constexpr std::int64_t exhaustive_steps = 20000;
+
+  const problem& prob_;
+  const Cost& cost_;
+  std::int32_t rounds_;
+  double long_share_;
+};
+
+}  // namespace detail
+
+/// Dynamic-CP packing by simulated time.
+///
+/// 1. The ranks are split into regions (nodes), pipelines of their own; the longest sequences go
+///    together into the first ones, and work is shared so that all end together, corrected by
+///    simulation over `rounds` rounds (`region_splitter`).
+/// 2. In each region the number of micro-batches is swept, and each candidate is built and
+///    simulated: CP size by true cost and link, long beside long, budgets that ramp up and down,
+///    the order to match (`region_search`, `region_builder`).
+/// 3. The regions' micro-batches are laid side by side; ranks that end early are idle at the end.
+/// Limits on tokens in flight, idle ranks, uniform CP sizes and the number of micro-batches are
+/// kept by tightening the search, at the latest by one sequence a group.
+///
+/// Errors: sequence_too_long; infeasible with the count that proves it; not_found when a fixed
+/// number of micro-batches, or a cap, defeated the search.
+/// Complexity: O(rounds * 20 * (n log n + R * M * pp)). Deterministic; safe to call concurrently.
+struct dynamic_cp {
+  static constexpr std::string_view name = "dynamic_cp";
+  static constexpr bool deterministic = true;
+  static constexpr bool exact = false;
+
+  std::int32_t rounds = 4;   ///< of correction between regions; one region needs one
+  double long_share = 0.85;  ///< of a region's work that may be long sequences
+
+  /// Requires `check(prob)`.
+  template <cost_model Cost>
+  [[nodiscard]] result<plan> pack(const problem& prob, const Cost& cost) const {
+    return detail::dynamic_cp_run<Cost>(prob, cost, rounds, long_share).run();
+  }
+};
+
+}  // namespace v0
+}  // namespace dyncp
