@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/attention/attention_provider.hpp>
+#include <dyncp/attention/attention_step.hpp>
+#include <dyncp/attention/ring_attention.hpp>
+#include <dyncp/attention/ring_context.hpp>
+#include <dyncp/attention/ring_workspace.hpp>
+#include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
+#include <dyncp/core/attention_shape.hpp>
+#include <dyncp/core/bfloat16.hpp>
 #include <dyncp/core/config.hpp>
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/int_math.hpp>
@@ -10,6 +18,7 @@
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/rounded.hpp>
 #include <dyncp/core/ticks.hpp>
+#include <dyncp/core/try.hpp>
 #include <dyncp/core/version.hpp>
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/cost/cost_model.hpp>
@@ -45,10 +54,20 @@
 #include <dyncp/problem/presets.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
+#include <dyncp/runtime/backend.hpp>
+#include <dyncp/runtime/collectives.hpp>
+#include <dyncp/runtime/device.hpp>
+#include <dyncp/runtime/exchange_check.hpp>
+#include <dyncp/runtime/fabric.hpp>
+#include <dyncp/runtime/group_handle.hpp>
+#include <dyncp/runtime/group_pool.hpp>
+#include <dyncp/runtime/message.hpp>
+#include <dyncp/runtime/packed_seq_params.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/one_f_one_b.hpp>
 #include <dyncp/sim/priced_plan.hpp>
 #include <dyncp/sim/simulator.hpp>
+#include <dyncp/thd/attention_operands.hpp>
 #include <dyncp/thd/bucket.hpp>
 #include <dyncp/thd/convert.hpp>
 #include <dyncp/thd/cu_seqlens.hpp>
@@ -62,5 +81,6 @@
 #include <dyncp/thd/response.hpp>
 #include <dyncp/thd/ring_steps.hpp>
 #include <dyncp/thd/slot.hpp>
+#include <dyncp/thd/thd_view.hpp>
 #include <dyncp/thd/valid_counts.hpp>
 #include <dyncp/thd/zigzag.hpp>
