@@ -49,7 +49,8 @@ inline constexpr std::int64_t device_alignment_bytes = 256;
 template <class D>
 concept device =
     std::copyable<typename D::stream> && std::movable<typename D::event> &&
-    std::movable<typename D::buffer> && std::movable<typename D::staging> &&
+    std::movable<typename D::buffer> && std::default_initializable<typename D::buffer> &&
+    std::movable<typename D::staging> && std::default_initializable<typename D::staging> &&
     requires(D& d, const D& cd, typename D::stream stream, typename D::event& event,
              const typename D::event& recorded, typename D::buffer& buffer,
              typename D::staging& staging, void* to, const void* from, std::int64_t bytes,

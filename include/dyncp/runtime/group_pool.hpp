@@ -84,6 +84,7 @@ class group_pool {
     auto parent = backend.fabric().open();
     if (!parent) return std::move(parent).error();
     group_pool pool(backend, options.strategy, std::move(*parent));
+    DYNCP_TRY(pool.agree_on(options));
     if (auto built = pool.build(options); !built) {
       pool.fail(built.error());
       return std::move(built).error();
@@ -227,9 +228,10 @@ class group_pool {
                  ranks, "use a size that divides it, or ask a logical pool for a range of ranks"};
   }
 
-  [[nodiscard]] result<void> build(const pool_options& options) {
+  /// Refuses what all ranks refuse alike, without poison: nobody is left waiting. Agreement comes
+  /// before any check, since one that fails on some ranks alone would leave the others behind.
+  [[nodiscard]] result<void> agree_on(const pool_options& options) {
     const std::int32_t ranks = communicators_.front().size();
-    // Agreement comes before any check that could fail here alone and leave the others waiting.
     std::uint64_t digest = 0xcbf29ce484222325ULL;  // FNV-1a over the options
     const auto mix = [&](std::int64_t value) {
       for (int byte = 0; byte < 8; ++byte) {
@@ -258,9 +260,13 @@ class group_pool {
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
     if (sizes_.empty() || sizes_.back() != ranks) sizes_.push_back(ranks);
+    return {};
+  }
+
+  [[nodiscard]] result<void> build(const pool_options& options) {
     communicators_.reserve(sizes_.size() + 1);
     for (std::int32_t size : sizes_) DYNCP_TRY(build_size(size, options));
-    if (ranks > 1) {
+    if (ranks() > 1) {
       auto all = channel(everyone());
       DYNCP_TRY(barrier(all));
     }
