@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "input.hpp"
 
+#include "evaluate.hpp"
+
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/cost/memory.hpp>
 #include <dyncp/io/files.hpp>
@@ -239,6 +241,7 @@ result<dyncp::problem> load_job(const options& o) {
   auto narrowed = narrow("micro-batches", *micro_batches);
   if (!narrowed) return narrowed.error();
   p.limits.micro_batches = *narrowed;
+  if (auto ok = check_size(*narrowed, p.parallel); !ok) return ok.error();
   // All but the sequences is checked on one of a single token, before any file is read.
   p.sequences = {{0, 1, -1}};
   if (auto ok = dyncp::check(p); !ok) return ok.error();

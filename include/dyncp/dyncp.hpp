@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/attention/attention_provider.hpp>
+#include <dyncp/attention/attention_step.hpp>
+#include <dyncp/attention/ring_attention.hpp>
+#include <dyncp/attention/ring_context.hpp>
+#include <dyncp/attention/ring_workspace.hpp>
 #include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
 #include <dyncp/core/attention_shape.hpp>
@@ -14,6 +19,7 @@
 #include <dyncp/core/rounded.hpp>
 #include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
+#include <dyncp/core/try.hpp>
 #include <dyncp/core/version.hpp>
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/cost/cost_model.hpp>
@@ -77,6 +83,19 @@
 #include <dyncp/problem/presets.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
+#include <dyncp/runtime/backend.hpp>
+#include <dyncp/runtime/collectives.hpp>
+#include <dyncp/runtime/device.hpp>
+#include <dyncp/runtime/exchange_check.hpp>
+#include <dyncp/runtime/fabric.hpp>
+#include <dyncp/runtime/group_handle.hpp>
+#include <dyncp/runtime/group_pool.hpp>
+#include <dyncp/runtime/message.hpp>
+#include <dyncp/runtime/packed_seq_params.hpp>
+#include <dyncp/runtime/plan_layout.hpp>
+#include <dyncp/runtime/row_route.hpp>
+#include <dyncp/runtime/row_router.hpp>
+#include <dyncp/runtime/split_merge.hpp>
 #include <dyncp/sim/closed_form.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/incremental.hpp>

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -135,25 +136,28 @@ class branch_and_bound {
   void store(region_plan& plan) {
     plan.makespan = best_time_;
     plan.cells.clear();
+    plan.items.clear();
     plan.order.clear();
     while (!found_.empty() && found_.back().empty()) found_.pop_back();
     for (std::size_t j = 0; j < found_.size(); ++j) {
       plan.order.push_back(static_cast<std::int32_t>(j));
-      for (std::size_t g = 0; g < found_[j].size(); ++g) {
+      std::vector<std::size_t> by_rank(found_[j].size());
+      std::iota(by_rank.begin(), by_rank.end(), std::size_t{0});
+      std::sort(by_rank.begin(), by_rank.end(), [&](std::size_t a, std::size_t b) {
+        return found_timed_[j][a].ranks.begin < found_timed_[j][b].ranks.begin;
+      });
+      for (const std::size_t g : by_rank) {
         const timed_group& t = found_timed_[j][g];
-        cell c{{region_.begin + t.ranks.begin, t.ranks.size}, static_cast<std::int32_t>(j),
-               found_[j][g].size, found_[j][g].held,
-               t.costs[static_cast<std::size_t>(cost_.bottleneck_class())], -1};
-        for (const std::int32_t i : found_[j][g].items) {
-          plan.next[static_cast<std::size_t>(i)] = c.first_item;
-          c.first_item = i;
-        }
-        plan.cells.push_back(std::move(c));
+        plan.add({{region_.begin + t.ranks.begin, t.ranks.size},
+                  static_cast<std::int32_t>(j),
+                  found_[j][g].size,
+                  found_[j][g].held,
+                  t.costs[static_cast<std::size_t>(cost_.bottleneck_class())],
+                  0,
+                  0},
+                 found_[j][g].items);
       }
     }
-    std::sort(plan.cells.begin(), plan.cells.end(), [](const cell& a, const cell& b) {
-      return a.slot != b.slot ? a.slot < b.slot : a.ranks.begin < b.ranks.begin;
-    });
   }
 
   const problem& prob_;

@@ -145,12 +145,15 @@ class dynamic_cp_run {
   [[nodiscard]] std::vector<region_plan> balance_regions(const problem& prob,
                                                          const item_table& items,
                                                          region_splitter& splitter) {
-    region_search<Cost> search(prob, cost_, items);
+    // Hundreds of regions are many samples of one distribution: each needs less care.
+    const bool many = splitter.count() > 64;
+    region_search<Cost> search(prob, cost_, items, many ? 2 : 30);
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from
     const bool warm = warm_start(splitter, start);
-    const std::int32_t rounds = warm || splitter.single() ? 1 : options_.rounds;
+    const std::int32_t rounds =
+        warm || splitter.single() ? 1 : many ? std::min(2, options_.rounds) : options_.rounds;
     for (std::int32_t round = 0; round < rounds; ++round) {
       const std::vector<region_share> shares = splitter.split(options_.long_share);
       if (shares.empty()) break;
@@ -181,6 +184,8 @@ class dynamic_cp_run {
   // a step costs little, and with what the search steps allow for others.
   void polish_regions(const problem& prob, const item_table& items,
                       std::vector<region_plan>& regions) const {
+    // Single moves know nothing of tokens in flight or idle ranks.
+    if (prob_.limits.max_inflight_tokens > 0 || prob_.limits.no_idle_ranks) return;
     polisher<Cost> polish(prob, cost_, items);
     splitmix rng(0x706f6c697368);
     for (region_plan& r : regions) {
@@ -193,12 +198,7 @@ class dynamic_cp_run {
       };
       const bool small = items.count() <= small_batch;
       if (small && count <= tiny_region && prob.parallel.vpp == 1 && !prob.limits.uniform_cp) {
-        std::vector<std::int32_t> chosen;
-        for (const cell& g : r.cells) {
-          for (std::int32_t i = g.first_item; i >= 0; i = r.next[static_cast<std::size_t>(i)]) {
-            chosen.push_back(i);
-          }
-        }
+        std::vector<std::int32_t> chosen = r.items;
         std::sort(chosen.begin(), chosen.end());
         branch_and_bound<Cost>(prob, cost_, items)
             .improve(r, chosen, r.num_slots() + spare(), tiny_region_nodes);
@@ -311,7 +311,7 @@ class dynamic_cp_run {
     for (const region_plan& r : regions) {
       for (const cell& g : r.cells) {
         pack pk{g.ranks, {}};
-        for (std::int32_t i = g.first_item; i >= 0; i = r.next[static_cast<std::size_t>(i)]) {
+        for (const std::int32_t i : r.items_of(g)) {
           for (const std::int32_t s : items.members_of(i)) pk.sequences.push_back(s);
         }
         std::sort(pk.sequences.begin(), pk.sequences.end());
@@ -340,12 +340,12 @@ class dynamic_cp_run {
       made = exhaustive_plan(prob_, items, exhaustive_steps).find();
       if (!made) return made;
     }
+    pad_count(prob_, *made);  // interleaved schedules are simulated in whole groups
     if (prob_.limits.max_inflight_tokens == 0 && !prob_.limits.no_idle_ranks) {
       std::vector<region_plan> whole{as_region(*made, items)};
       polish_regions(prob_, items, whole);
       *made = assemble(prob_, items, whole);
     }
-    pad_count(prob_, *made);
     return made;
   }
 
@@ -353,23 +353,22 @@ class dynamic_cp_run {
   [[nodiscard]] region_plan as_region(const plan& p, const item_table& items) const {
     region_plan out;
     out.ranks = {0, p.num_ranks};
-    out.next.assign(static_cast<std::size_t>(items.count()), -1);
     const std::vector<std::int32_t> item_of = items_of_sequences(items);
     const priced_plan priced = price_plan(p, prob_, cost_);
     std::size_t g = 0;
     for (std::int32_t j = 0; j < p.num_micro_batches(); ++j) {
       out.order.push_back(j);
       for (const pack& pk : p.micro_batches[static_cast<std::size_t>(j)].packs) {
-        cell c{pk.ranks, j, 0, {}, priced.costs_of_class(cost_.bottleneck_class())[g++], -1};
+        cell c{pk.ranks, j, 0, {}, priced.costs_of_class(cost_.bottleneck_class())[g++], 0, 0};
         while (items.sizes[static_cast<std::size_t>(c.size)] != pk.ranks.size) ++c.size;
+        std::vector<std::int32_t> of_cell;
         for (const std::int32_t s : pk.sequences) {
           const std::int32_t i = item_of[static_cast<std::size_t>(s)];
           if (items.members_of(i).front() != s) continue;  // once an item
           c.held += items.load_of(i, c.size);
-          out.next[static_cast<std::size_t>(i)] = c.first_item;
-          c.first_item = i;
+          of_cell.push_back(i);
         }
-        out.cells.push_back(c);
+        out.add(c, of_cell);
       }
     }
     out.makespan = makespan_of(p);

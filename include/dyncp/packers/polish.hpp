@@ -91,10 +91,8 @@ class polisher {
     slots_.assign(static_cast<std::size_t>(plan.num_slots() + spare), {});
     for (const cell& c : plan.cells) {
       slot& s = slots_[static_cast<std::size_t>(c.slot)];
-      group g{c.size, c.held, {}};
-      for (std::int32_t i = c.first_item; i >= 0; i = plan.next[static_cast<std::size_t>(i)]) {
-        g.items.push_back(i);
-      }
+      const auto of_cell = plan.items_of(c);
+      group g{c.size, c.held, {of_cell.begin(), of_cell.end()}};
       s.groups.push_back(std::move(g));
       s.timed.push_back({{c.ranks.begin - region_.begin, c.ranks.size}, {}});
       price(s, s.groups.size() - 1);
@@ -104,6 +102,7 @@ class polisher {
   void store_plan(region_plan& plan, ticks time) {
     plan.makespan = time;
     plan.cells.clear();
+    plan.items.clear();
     plan.order.clear();
     // Empty micro-batches at the end say nothing; those in between keep their place.
     while (!slots_.empty() && slots_.back().groups.empty()) slots_.pop_back();
@@ -117,14 +116,14 @@ class polisher {
       for (const std::size_t g : by_rank) {
         const group& from = slots_[j].groups[g];
         const rank_range r = slots_[j].timed[g].ranks;
-        cell c{{region_.begin + r.begin, r.size}, static_cast<std::int32_t>(j), from.size,
-               from.held, slots_[j].timed[g].costs[static_cast<std::size_t>(
-                              cost_.bottleneck_class())], -1};
-        for (const std::int32_t i : from.items) {
-          plan.next[static_cast<std::size_t>(i)] = c.first_item;
-          c.first_item = i;
-        }
-        plan.cells.push_back(std::move(c));
+        plan.add({{region_.begin + r.begin, r.size},
+                  static_cast<std::int32_t>(j),
+                  from.size,
+                  from.held,
+                  slots_[j].timed[g].costs[static_cast<std::size_t>(cost_.bottleneck_class())],
+                  0,
+                  0},
+                 from.items);
       }
     }
   }

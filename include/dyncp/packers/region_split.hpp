@@ -67,6 +67,8 @@ class region_splitter {
   }
 
   [[nodiscard]] bool single() const noexcept { return base_ >= ranks_; }
+  /// Regions of the usual size that the ranks hold.
+  [[nodiscard]] std::int32_t count() const noexcept { return std::max(1, ranks_ / base_); }
 
   /// The shares under the corrections so far; `long_share` of a region's capacity at most goes to
   /// long items, so that short ones are left to fill its gaps and ramps. Empty when the long items
