@@ -3,8 +3,18 @@
 
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/io/text.hpp>
+#include <dyncp/packers/default_dynamic_cp.hpp>
 #include <dyncp/packers/dynamic_cp.hpp>
+#include <dyncp/packers/first_fit_decreasing.hpp>
+#include <dyncp/packers/flexsp.hpp>
 #include <dyncp/packers/packing_only.hpp>
+#include <dyncp/packers/padded_bshd.hpp>
+#include <dyncp/packers/relax.hpp>
+#include <dyncp/packers/static_balanced.hpp>
+#include <dyncp/packers/three_stage.hpp>
+#include <dyncp/packers/three_stage_2959.hpp>
+#include <dyncp/packers/verl.hpp>
+#include <dyncp/packers/wlb_llm.hpp>
 
 #include <algorithm>
 #include <optional>
@@ -26,6 +36,17 @@ struct entry {
 constexpr auto table = std::tuple{
     entry<dyncp::dynamic_cp>{"CP size, packs, M and order by simulated time", false},
     entry<dyncp::packing_only>{"next-fit at static CP, nothing balanced: the baseline", true},
+    entry<dyncp::static_balanced>{"static CP, balanced by cost, the best of a dozen M", true},
+    entry<dyncp::padded_bshd>{"static CP without packing: rows of the longest length", true},
+    entry<dyncp::ffd>{"static CP, first-fit decreasing", true},
+    entry<dyncp::mffd>{"static CP, modified first-fit decreasing", true},
+    entry<dyncp::wlb_llm>{"static CP, packs of variable length filled by work", true},
+    entry<dyncp::verl>{"static CP, Karmarkar-Karp; may break the limit, as verl does", true},
+    entry<dyncp::default_dynamic_cp>{"Megatron's greedy on s^2/c up to the token limit", false},
+    entry<dyncp::three_stage>{"the Dynamic-CP article's scheduler, as it is told", false},
+    entry<dyncp::three_stage_2959>{"the same as its code has it; may break the limit", false},
+    entry<dyncp::relax>{"one CP size a micro-batch; may break the limit, as Relax does", true},
+    entry<dyncp::flexsp>{"groups of several sizes, min-max in a micro-batch", false},
 };
 
 template <class Use>
