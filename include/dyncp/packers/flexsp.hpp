@@ -60,8 +60,8 @@ namespace detail {
     for (std::size_t k = 1; k <= d; ++k) {
       for (std::size_t j = from[q][k - 1]; j < k; ++j) {
         if (best[q - 1][j] == never) continue;
-        const int128 added = best[q - 1][j] + values[j] * (number[k] - number[j]) -
-                             (total[k] - total[j]);
+        const int128 added =
+            best[q - 1][j] + values[j] * (number[k] - number[j]) - (total[k] - total[j]);
         if (added < best[q][k]) {
           best[q][k] = added;
           from[q][k] = j;
@@ -159,9 +159,8 @@ struct flexsp {
     builder(const problem& prob, const Cost& cost, const detail::item_table& items)
         : prob_(prob), cost_(cost), items_(items), order_(static_cast<std::size_t>(items.count())) {
       std::iota(order_.begin(), order_.end(), 0);
-      std::stable_sort(order_.begin(), order_.end(), [&](std::int32_t a, std::int32_t b) {
-        return tokens(a) > tokens(b);
-      });
+      std::stable_sort(order_.begin(), order_.end(),
+                       [&](std::int32_t a, std::int32_t b) { return tokens(a) > tokens(b); });
     }
 
     [[nodiscard]] std::int64_t least() const {
@@ -260,8 +259,7 @@ struct flexsp {
       const load& l = items_.load_of(item, g.size);
       const std::int32_t c = size_of(g.size);
       const std::int32_t cap = prob_.limits.max_sequences_per_pack;
-      return padded_pack_tokens(prob_.padding, c, g.tokens + l.tokens) <=
-                 pack_capacity(prob_, c) &&
+      return padded_pack_tokens(prob_.padding, c, g.tokens + l.tokens) <= pack_capacity(prob_, c) &&
              (cap == 0 || g.count + l.count <= cap);
     }
 
@@ -293,8 +291,8 @@ struct flexsp {
         group* best = nullptr;
         ticks best_time = 0;
         for (group& g : groups) {
-          if (best != nullptr && (g.size > best->size ||
-                                  (g.size == best->size && g.time <= best->time))) {
+          if (best != nullptr &&
+              (g.size > best->size || (g.size == best->size && g.time <= best->time))) {
             continue;
           }
           if (g.time >= most || !holds(g, item)) continue;
@@ -329,15 +327,15 @@ struct flexsp {
       std::int32_t free = prob_.parallel.ranks;
       for (const group& g : groups) free -= size_of(g.size);
       for (;;) {
-        group& slowest = *std::max_element(
-            groups.begin(), groups.end(),
-            [](const group& a, const group& b) { return a.time < b.time; });
+        group& slowest =
+            *std::max_element(groups.begin(), groups.end(),
+                              [](const group& a, const group& b) { return a.time < b.time; });
         const std::int32_t k = slowest.size + 1;
         if (k >= items_.num_sizes() || size_of(k) - size_of(slowest.size) > free) return;
         std::int64_t sum = 0;
         for (const std::int32_t i : slowest.members) sum += items_.load_of(i, k).tokens;
-        const bool fits = padded_pack_tokens(prob_.padding, size_of(k), sum) <=
-                          pack_capacity(prob_, size_of(k));
+        const bool fits =
+            padded_pack_tokens(prob_.padding, size_of(k), sum) <= pack_capacity(prob_, size_of(k));
         const ticks t = price(slowest.rounded, k);
         if (!fits || t >= slowest.time) return;
         free -= size_of(k) - size_of(slowest.size);
