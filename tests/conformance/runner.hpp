@@ -56,6 +56,9 @@ class device_array {
 
   [[nodiscard]] T* data() { return static_cast<T*>(memory_.data()); }
   [[nodiscard]] std::int64_t size() const { return elements_; }
+  [[nodiscard]] std::int64_t bytes() const {
+    return elements_ * static_cast<std::int64_t>(sizeof(T));
+  }
 
   result<std::vector<T>> read(B& backend, stream s) {
     std::vector<T> values(static_cast<std::size_t>(elements_));

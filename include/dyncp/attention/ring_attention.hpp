@@ -143,7 +143,7 @@ class ring_attention {
     }
     ring.workspace_ = static_cast<std::byte*>(workspace);
     for (std::optional<event>* e :
-         {&ring.ready_, &ring.arrived_[0], &ring.arrived_[1], &ring.consumed_, &ring.sent_}) {
+         {&ring.ready_, &ring.arrived_[0], &ring.arrived_[1], &ring.consumed_}) {
       auto made = device.make_event();
       if (!made) return std::move(made).error();
       e->emplace(std::move(*made));
@@ -373,10 +373,11 @@ class ring_attention {
       }
       DYNCP_TRY(device.record(*consumed_, s));
     }
+    // The last step waited for the last hop, and with it for all that the communication stream did.
     if constexpr (!std::is_same_v<T, sum_type>) {
       DYNCP_TRY(round(c.rows(), out_width(), total.out, t.out, s));
     }
-    return join(c, s);
+    return {};
   }
 
   [[nodiscard]] result<void> run_backward(const context& c, const ring_backward_tensors<T>& t,
@@ -462,21 +463,12 @@ class ring_attention {
     }
     DYNCP_TRY(round(c.kv_rows(), k_width(), view(dkv, k_width()), t.dk, s));
     DYNCP_TRY(round(c.kv_rows(), v_width(), view(dkv + n.k, v_width()), t.dv, s));
-    DYNCP_TRY(round(c.rows(), q_width(), dq, t.dq, s));
-    return join(c, s);
+    return round(c.rows(), q_width(), dq, t.dq, s);
   }
 
   [[nodiscard]] result<void> round(std::int64_t rows, std::int64_t width,
                                    thd_view<const sum_type> from, thd_view<T> to, stream s) {
     return provider_.convert(pool_->owner().device(), s, rows, width, from, to);
-  }
-
-  /// The caller's stream goes on when the last message has left, too: its memory is then free.
-  [[nodiscard]] result<void> join(const context& c, stream s) {
-    if (c.cp_size() == 1) return {};
-    device_type& device = pool_->owner().device();
-    DYNCP_TRY(device.record(*sent_, device.comm_stream()));
-    return device.wait(s, *sent_);
   }
 
   group_pool<B>* pool_;
@@ -490,7 +482,6 @@ class ring_attention {
   std::optional<event> ready_;                    // the caller's stream has made what hop 0 sends
   std::array<std::optional<event>, 2> arrived_;   // a hop has filled this slot
   std::optional<event> consumed_;                 // the caller's stream is done with a slot
-  std::optional<event> sent_;                     // the communication stream is through
 };
 
 }  // namespace v0
