@@ -27,7 +27,7 @@ class Tests:
             f.write(content if isinstance(content, bytes) else content.encode())
         return self.path(name)
 
-    def run(self, *arguments, stdin=b"", timeout=20):
+    def run(self, *arguments, stdin=b"", timeout=60):
         """Status, stdout, stderr; a crash or a hang is a failure by itself."""
         command = [TOOL, *map(str, arguments)]
         try:
