@@ -38,22 +38,28 @@ double best_seconds(int repetitions, std::int32_t ranks, const std::vector<std::
     const auto s = device.main_stream();
     auto pool = group_pool<backend_t>::create(backend, {}).value();
     std::vector<std::int64_t> ids(lengths.size());
-    const auto params = make_packed_seq_params(ids, lengths, pool.everyone(), layout_kind::zigzag,
-                                               {.zigzag = true}).value();
+    const auto params =
+        make_packed_seq_params(ids, lengths, pool.everyone(), layout_kind::zigzag, {.zigzag = true})
+            .value();
     const std::int32_t rows = params.local_tokens();
-    auto ring = ring_attention<T, backend_t, provider_t>::create(
-        pool, provider_t{}, shape, {rows, static_cast<std::int32_t>(lengths.size()), ranks}).value();
+    auto ring =
+        ring_attention<T, backend_t, provider_t>::create(
+            pool, provider_t{}, shape, {rows, static_cast<std::int32_t>(lengths.size()), ranks})
+            .value();
     auto context = ring.make_context().value();
     DYNCP_TRY(ring.prepare(context, params, attention_mask::causal, s));
     const std::int64_t q = std::int64_t{shape.q_heads} * shape.qk_dim;
     const std::int64_t kv = std::int64_t{shape.kv_heads} * shape.qk_dim;
-    auto memory = device.allocate((5 * q + 4 * kv) * rows *
-                                  static_cast<std::int64_t>(sizeof(T))).value();
-    auto sums = device.allocate(std::int64_t{shape.q_heads} * rows *
-                                static_cast<std::int64_t>(sizeof(accumulator_t<T>))).value();
+    auto memory =
+        device.allocate((5 * q + 4 * kv) * rows * static_cast<std::int64_t>(sizeof(T))).value();
+    auto sums = device
+                    .allocate(std::int64_t{shape.q_heads} * rows *
+                              static_cast<std::int64_t>(sizeof(accumulator_t<T>)))
+                    .value();
     T* next = static_cast<T*>(memory.data());
     for (std::int64_t i = 0; i < (5 * q + 4 * kv) * rows; ++i) {
-      next[i] = static_cast<T>(static_cast<float>((i * 7919 + pool.rank()) % 2003) / 2003.0F - 0.5F);
+      next[i] =
+          static_cast<T>(static_cast<float>((i * 7919 + pool.rank()) % 2003) / 2003.0F - 0.5F);
     }
     const auto take = [&](std::int64_t width) {
       const thd_view<T> view{next, width};
@@ -105,8 +111,8 @@ int main(int argc, char** argv) {
   std::printf("%-8s %7s %4s %9s %4s %5s %9s %9s %10s\n", "type", "tokens", "seqs", "heads", "dim",
               "ranks", "alone s", "ring s", "overhead");
   const attention_shape shape{4, 2, 64, 64, default_scale(64)};
-  for (const auto& lengths : {std::vector<std::int64_t>{4096},
-                              std::vector<std::int64_t>{2048, 1024, 512, 256, 256}}) {
+  for (const auto& lengths :
+       {std::vector<std::int64_t>{4096}, std::vector<std::int64_t>{2048, 1024, 512, 256, 256}}) {
     compare<float>("float", repetitions, lengths, shape);
     compare<bfloat16>("bfloat16", repetitions, lengths, shape);
   }

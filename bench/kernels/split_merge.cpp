@@ -103,7 +103,8 @@ void kernels(int repetitions, std::int64_t bytes, std::int64_t row_bytes) {
   for (int i = 0; i <= repetitions; ++i) {
     const double a = seconds_of(
         [&] { std::memcpy(other.data(), part.data(), static_cast<std::size_t>(share)); });
-    const double b = seconds_of([&] { splitter.run(whole.data(), part.data(), row_bytes, s).value(); });
+    const double b =
+        seconds_of([&] { splitter.run(whole.data(), part.data(), row_bytes, s).value(); });
     const double c = seconds_of(
         [&] { device.copy_rows(whole.data(), part.data(), back, rows, row_bytes, s).value(); });
     if (i == 0) continue;
@@ -122,7 +123,8 @@ void fabric(int repetitions, std::int32_t ranks, std::int64_t bytes, std::int64_
   const auto layout = plan_layout::make(j.plan, j.batch, layout_kind::zigzag).value();
   cpu::thread_world world({.ranks = ranks});
   std::barrier<> line(ranks);
-  std::vector<double> copy(static_cast<std::size_t>(ranks), std::numeric_limits<double>::infinity());
+  std::vector<double> copy(static_cast<std::size_t>(ranks),
+                           std::numeric_limits<double>::infinity());
   std::vector<double> cut = copy;
   std::vector<double> put = copy;
   std::vector<std::int64_t> moved(static_cast<std::size_t>(ranks));
@@ -187,7 +189,8 @@ int main(int argc, char** argv) {
   std::printf("%-6s %8s %7s %5s %8s %8s %6s %8s %6s\n", "", "MiB/rank", "row B", "ranks", "memcpy",
               "split", "ratio", "merge", "ratio");
   for (const std::int64_t mib : {64, 256}) {
-    for (const std::int64_t row_bytes : {64, 2048, 16384}) kernels(repetitions, mib << 20, row_bytes);
+    for (const std::int64_t row_bytes : {64, 2048, 16384})
+      kernels(repetitions, mib << 20, row_bytes);
   }
   for (const std::int32_t ranks : {2, 4}) {
     for (const std::int64_t row_bytes : {2048, 16384}) {

@@ -73,7 +73,9 @@ struct outcome {
 result<cpu::device::buffer> doubles(backend_t& backend, std::int64_t n) {
   return backend.device().allocate(n * static_cast<std::int64_t>(sizeof(double)));
 }
-double* data(cpu::device::buffer& b) { return static_cast<double*>(b.data()); }
+double* data(cpu::device::buffer& b) {
+  return static_cast<double*>(b.data());
+}
 
 /// Whole sequences against what came back; all arrays in the order of `rows`.
 double compare(const plan_layout& layout, const sequence_rows& rows, double* qkv, double* dout,
@@ -101,9 +103,9 @@ double compare(const plan_layout& layout, const sequence_rows& rows, double* qkv
                         {{want.data(), q_width}, {lse.data(), 2}});
   cpu::attention_delta<double, double>(shape, segments, {want.data(), q_width}, {dout, q_width},
                                        {delta.data(), 2});
-  dense.backward<double>(shape, attention_mask::causal, segments,
-                         {in.q, in.k, in.v, {dout, q_width}, {lse.data(), 2}, {delta.data(), 2},
-                          to.q, to.k, to.v});
+  dense.backward<double>(
+      shape, attention_mask::causal, segments,
+      {in.q, in.k, in.v, {dout, q_width}, {lse.data(), 2}, {delta.data(), 2}, to.q, to.k, to.v});
   measure(want, out);
   measure(gradient, dqkv);
   return largest > 0 ? difference / largest : 0;
@@ -144,8 +146,8 @@ result<outcome> work(backend_t& backend, const plan_layout& layout) {
   auto dout = doubles(backend, local * q_width);
   auto out = doubles(backend, local * q_width);
   auto lse = doubles(backend, local * 2);
-  for (const auto* b : {&whole_qkv, &whole_dqkv, &whole_dout, &whole_out, &qkv, &dqkv, &dout, &out,
-                        &lse}) {
+  for (const auto* b :
+       {&whole_qkv, &whole_dqkv, &whole_dout, &whole_out, &qkv, &dqkv, &dout, &out, &lse}) {
     if (!*b) return b->error();
   }
   for (std::int32_t i = 0; i < layout.num_sequences(); ++i) {
@@ -225,10 +227,9 @@ result<outcome> run(const char* name, const planned& chosen, const std::vector<s
   for (const auto& r : results) {
     if (!r) return r.error();
   }
-  std::printf("%-12s %9.1f %6d   %-28s %8.2f   %.1e\n", name,
-              1e3 * chosen.statistics.iteration_s, chosen.plan.num_micro_batches(),
-              sizes_of(chosen.plan).c_str(), static_cast<double>(seen->bytes) / 1048576.0,
-              seen->error);
+  std::printf("%-12s %9.1f %6d   %-28s %8.2f   %.1e\n", name, 1e3 * chosen.statistics.iteration_s,
+              chosen.plan.num_micro_batches(), sizes_of(chosen.plan).c_str(),
+              static_cast<double>(seen->bytes) / 1048576.0, seen->error);
   return *seen;
 }
 

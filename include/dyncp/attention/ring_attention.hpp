@@ -210,8 +210,12 @@ class ring_attention {
 
   ring_attention(group_pool<B>& pool, P provider, const attention_shape& shape,
                  const ring_limits& limits, ring_options options)
-      : pool_(&pool), provider_(std::move(provider)), shape_(shape), limits_(limits),
-        options_(options), layout_(shape, limits.tokens_per_rank) {}
+      : pool_(&pool),
+        provider_(std::move(provider)),
+        shape_(shape),
+        limits_(limits),
+        options_(options),
+        layout_(shape, limits.tokens_per_rank) {}
 
   /// What one hop of the backward pass carries: bytes from `begin` to `end` of a slot.
   struct slot_range {
@@ -264,9 +268,9 @@ class ring_attention {
 
   [[nodiscard]] result<void> check_context(const context& c) const {
     if (c.group().generation == pool_->generation()) return {};
-    return error{errc::mismatch, "a context of pool generation " +
-                 std::to_string(c.group().generation) + " used with generation " +
-                 std::to_string(pool_->generation()),
+    return error{errc::mismatch,
+                 "a context of pool generation " + std::to_string(c.group().generation) +
+                     " used with generation " + std::to_string(pool_->generation()),
                  static_cast<std::int64_t>(c.group().generation),
                  static_cast<std::int64_t>(pool_->generation()),
                  "prepare it again with a group of the new pool, and repeat the forward pass"};
@@ -436,8 +440,8 @@ class ring_attention {
 
       DYNCP_TRY(device.wait(s, *arrived_[(i - 1) & 1]));
       const T* const k = reinterpret_cast<const T*>(block);
-      DYNCP_TRY(differentiate(ring_owner_back(rank, i - 1, cp), {k, k_width()},
-                              {k + n.k, v_width()}));
+      DYNCP_TRY(
+          differentiate(ring_owner_back(rank, i - 1, cp), {k, k_width()}, {k + n.k, v_width()}));
       if (i == 1) {  // the first visitor of its keys: nothing to add to
         DYNCP_TRY(device.copy(slot_dkv(into, n), step_dkv, sum_bytes * n.kv(), s));
       } else {
@@ -479,9 +483,9 @@ class ring_attention {
   detail::ring_workspace<T> layout_;
   std::optional<typename device_type::buffer> memory_;
   std::byte* workspace_ = nullptr;
-  std::optional<event> ready_;                    // the caller's stream has made what hop 0 sends
-  std::array<std::optional<event>, 2> arrived_;   // a hop has filled this slot
-  std::optional<event> consumed_;                 // the caller's stream is done with a slot
+  std::optional<event> ready_;                   // the caller's stream has made what hop 0 sends
+  std::array<std::optional<event>, 2> arrived_;  // a hop has filled this slot
+  std::optional<event> consumed_;                // the caller's stream is done with a slot
 };
 
 }  // namespace v0
