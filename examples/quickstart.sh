@@ -36,3 +36,7 @@ sed -n 's/^Ok: */passed: /p; s/^Fail: */failed: /p; s/^Skipped: */skipped: /p' "
 echo
 echo "== the smallest program: examples/minimal/main.cpp"
 "$build/examples/minimal"
+
+echo
+echo "== attention of a planned batch on 8 threads: examples/ring_attention/main.cpp"
+"$build/examples/ring_attention/ring_attention" examples/data/github.len
