@@ -23,7 +23,9 @@ constexpr std::int64_t longest = std::int64_t{1} << 40;
 
 }  // namespace
 
-TEST_CASE("an ordinary problem is accepted") { CHECK(check(small_problem())); }
+TEST_CASE("an ordinary problem is accepted") {
+  CHECK(check(small_problem()));
+}
 
 TEST_CASE("errors of the layout come first") {
   dyncp::problem p = small_problem();
@@ -105,7 +107,9 @@ TEST_CASE("multiples of the padding lie in 1 .. 2^24, tp in 1 .. 4096") {
 TEST_CASE("the largest layout and padding do not overflow") {
   dyncp::problem p = small_problem();
   p.parallel.ranks = 1 << 20;
-  p.padding = {.zigzag = true, .sequence_parallel = 4095, .multiple = (1 << 24) - 3,
+  p.padding = {.zigzag = true,
+               .sequence_parallel = 4095,
+               .multiple = (1 << 24) - 3,
                .shard_multiple = 1 << 24};
   // 2^21 * 4095 and 2^24 - 3 share no factor: their product.
   CHECK(dyncp::alignment(p.padding, 1 << 20) == 144079977940254720);
