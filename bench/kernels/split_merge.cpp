@@ -3,9 +3,10 @@
 //
 // kernel: one rank cuts its share out of whole sequences (split), or puts the rows of a share back
 //   in their places (merge), against memcpy of the share's bytes.
-// fabric: split from owners and merge to owners over ranks that are threads, each against memcpy of
-//   the bytes that the call has to move, by as many threads. A message counts once; merge moves a
-//   row twice, to the leader of its group and to its owner, when they are on other ranks.
+// fabric: split from owners and merge to owners over ranks that are threads, against memcpy of the
+//   shares by as many threads. A row that changes its rank is copied up to three times: into the
+//   message, out of the sender's memory, to its place; merge does so twice, to the leader of the
+//   group and to the owner.
 // Wall time of the slowest rank, best of the repetitions; the argument is their number.
 #include <dyncp/cpu/thread_backend.hpp>
 #include <dyncp/runtime/group_pool.hpp>
@@ -65,7 +66,7 @@ struct job {
   }
 };
 
-void kernels(int repetitions, std::int64_t bytes, std::int64_t row_bytes) {
+void in_one_rank(int repetitions, std::int64_t bytes, std::int64_t row_bytes) {
   constexpr std::int32_t cp = 4;
   const job j(cp, cp, bytes / row_bytes);
   const auto layout = plan_layout::make(j.plan, j.batch, layout_kind::zigzag).value();
@@ -118,7 +119,7 @@ void kernels(int repetitions, std::int64_t bytes, std::int64_t row_bytes) {
               gb / cut, copy / cut, gb / put, copy / put);
 }
 
-void fabric(int repetitions, std::int32_t ranks, std::int64_t bytes, std::int64_t row_bytes) {
+void over_fabric(int repetitions, std::int32_t ranks, std::int64_t bytes, std::int64_t row_bytes) {
   const job j(ranks, ranks, bytes / row_bytes);
   const auto layout = plan_layout::make(j.plan, j.batch, layout_kind::zigzag).value();
   cpu::thread_world world({.ranks = ranks});
@@ -190,11 +191,11 @@ int main(int argc, char** argv) {
               "split", "ratio", "merge", "ratio");
   for (const std::int64_t mib : {64, 256}) {
     for (const std::int64_t row_bytes : {64, 2048, 16384})
-      kernels(repetitions, mib << 20, row_bytes);
+      in_one_rank(repetitions, mib << 20, row_bytes);
   }
   for (const std::int32_t ranks : {2, 4}) {
     for (const std::int64_t row_bytes : {2048, 16384}) {
-      fabric(repetitions, ranks, std::int64_t{64} << 20, row_bytes);
+      over_fabric(repetitions, ranks, std::int64_t{64} << 20, row_bytes);
     }
   }
   std::printf("GB/s of the rows of the shares\n");
