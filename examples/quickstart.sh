@@ -84,7 +84,7 @@ echo "== packers side by side"
 if [ -x "$build/examples/ring_attention/ring_attention" ]; then
   echo
   echo "== a plan carried out by 8 ranks (threads): ring attention against dense attention"
-  "$build/examples/ring_attention/ring_attention"
+  "$build/examples/ring_attention/ring_attention" examples/data/github.len
 fi
 
 echo
