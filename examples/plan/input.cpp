@@ -280,6 +280,17 @@ result<input> load_input(const options& o, bool static_only) {
   return out;
 }
 
+result<packer_parameters> load_parameters(const options& o) {
+  packer_parameters out;
+  auto pack_tokens = at_least(o, "pack-tokens", o.pack_tokens, 1, 0);
+  if (!pack_tokens) return pack_tokens.error();
+  out.pack_tokens = *pack_tokens;
+  auto size = at_least(o, "micro-batch-size", o.micro_batch_size, 1, 0);
+  if (!size) return size.error();
+  out.micro_batch_size = *size;
+  return out;
+}
+
 result<plan_input> load_plan(const options& o) {
   auto document = dyncp::read_plan_file(o.plan_file);
   if (!document) return document.error();

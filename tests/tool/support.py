@@ -6,8 +6,8 @@ import subprocess
 import sys
 import tempfile
 
-TOOL = sys.argv[1]
-ROOT = sys.argv[2]
+TOOL = os.path.abspath(sys.argv[1])  # Meson gives it relative to the build
+ROOT = os.path.abspath(sys.argv[2])
 GITHUB = os.path.join(ROOT, "examples", "data", "github.len")
 
 
