@@ -88,7 +88,8 @@ namespace detail {
 /// FlexSP's scheme: groups of several sizes in each micro-batch, so that the slowest is fast.
 ///
 /// 1. Sequences, longest first, are cut into M consecutive chunks whose largest sum of tokens is
-///    least: the micro-batches. M runs over Mmin .. Mmin + 4, Mmin = ceil(tokens / (R * limit)).
+///    least: the micro-batches. Five values of M from Mmin = ceil(tokens / (R * limit)) on are
+///    tried, a fifth of Mmin apart (at its authors' Mmin of about five, that is Mmin .. Mmin + 4).
 /// 2. In a micro-batch, lengths are rounded up to 16 levels that add the fewest tokens; times are
 ///    those of rounded lengths, token limits those of real ones.
 /// 3. Min-max: the least time d is sought by bisection for which first-fit succeeds: each sequence,
@@ -123,13 +124,14 @@ struct flexsp {
     const auto most = round_up(items->count(), multiple);
     const bool fixed = prob.limits.micro_batches > 0;
     std::optional<chunked> best;
-    std::int64_t m = fixed ? prob.limits.micro_batches : round_up(build.least(), multiple);
+    const std::int64_t first = fixed ? prob.limits.micro_batches : build.least();
+    const std::int64_t step = std::max<std::int64_t>(1, first / 5);
+    std::int64_t m = round_up(first, multiple);
     for (std::int32_t tries = 0;; ++tries) {
       std::optional<chunked> made = build.at(m);
       if (made && (!best || made->sum < best->sum)) best = std::move(made);
       if (fixed || m >= most || (tries >= 4 && best)) break;
-      m = std::min(most, m + (tries < 4 ? 1 : std::max<std::int64_t>(1, m / 8)) * multiple);
-      m = round_up(m, multiple);
+      m = std::min(most, round_up(m + (tries < 4 ? step : std::max(step, m / 8)), multiple));
     }
     if (!best) {
       return error{errc::not_found,
