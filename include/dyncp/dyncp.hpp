@@ -48,6 +48,7 @@
 #include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/first_fit_decreasing.hpp>
 #include <dyncp/packers/flexsp.hpp>
+#include <dyncp/packers/group_pricing.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/karmarkar_karp.hpp>
 #include <dyncp/packers/packer.hpp>
