@@ -84,6 +84,7 @@
 #include <dyncp/problem/presets.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
+#include <dyncp/problem/spec_check.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/device.hpp>
