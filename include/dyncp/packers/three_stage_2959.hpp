@@ -47,11 +47,12 @@ inline namespace v0 {
 /// Kept as they are: FLOPs are the only cost, the average of step 3 is not the limit, long
 /// sequences come first, which is the worst order for a pipeline. Not kept: the crash on a list of
 /// M, and constants that its code takes from a model with grouped queries (F counts exact FLOPs).
-/// Step 6 was found by comparison with recorded runs, since its description leaves it open: the
-/// interleaved schedule with one chunk, 2(p-1-i) warm-up forwards on stage i (all when M = p),
-/// backward 2.7 times the matrix and 2.77 times the attention FLOPs, and a group of c ranks takes
-/// (1 + 0.09 (c-1)) / c of its FLOPs. Given M, steps 1 to 5 reproduce the recorded plans; step 6
-/// picks the recorded M in all twelve.
+/// The description leaves open when step 4 runs, the order of step 5 and the simulation of step 6;
+/// they were fitted to twelve recorded runs (docs/baselines.md). For step 6: the interleaved
+/// schedule with one chunk, 2(p-1-i) warm-up forwards on stage i (all when M = p), backward 2.7
+/// times the matrix and 2.77 times the attention FLOPs, and a group of c ranks takes
+/// (1 + 0.09 (c-1)) / c of its FLOPs. The recorded plans come out, their M included; on other data
+/// M may differ.
 /// A plan may break the token limit (steps 1 and 4); the validator then calls it invalid.
 /// Errors: unsupported when cp 1 is not allowed, for atomic groups, and when (n + R) * R * M passes
 /// `most_steps` at every M, since every sequence is compared with every slot; not_found when the
