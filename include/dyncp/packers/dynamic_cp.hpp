@@ -147,7 +147,8 @@ class dynamic_cp_run {
                                                          region_splitter& splitter) {
     // Hundreds of regions are many samples of one distribution: each needs less care.
     const bool many = splitter.count() > 64;
-    region_search<Cost> search(prob, cost_, items, many ? 2 : 30);
+    const std::int32_t refinements = many ? 2 : splitter.count() > 8 ? 4 : 30;
+    region_search<Cost> search(prob, cost_, items, refinements);
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from
@@ -160,8 +161,9 @@ class dynamic_cp_run {
       start.resize(shares.size(), 0);
       std::vector<region_plan> plans;
       for (std::size_t k = 0; k < shares.size(); ++k) {
-        // Regions of like peaks need like numbers of micro-batches: one sweep serves several.
-        if (start[k] == 0 && k > 0 && shares[k].peak > 0.5 * shares[k - 1].peak) {
+        // Regions of like peaks need like numbers of micro-batches: one sweep serves several. Not
+        // that of the first, whose longest item wants few.
+        if (start[k] == 0 && k > 1 && shares[k].peak > 0.5 * shares[k - 1].peak) {
           start[k] = start[k - 1];
         }
         plans.push_back(warm && start[k] > 0 ? search.repeat(shares[k], start[k])
@@ -300,35 +302,35 @@ class dynamic_cp_run {
     }
   }
 
-  // Every region starts with the first micro-batch; those with fewer are idle at the end, which
-  // under 1F1B costs nothing.
+  // Every region ends with the last micro-batch; those with fewer are idle at first. An idle tail
+  // would make B(j) on a stage wait for B(j-1) of the stage before; an idle head makes F(j) wait
+  // for F(j-2) of the next stage, which in a rising ramp has long ended.
   [[nodiscard]] static plan assemble(const problem& prob, const item_table& items,
                                      const std::vector<region_plan>& regions) {
     plan out{prob.parallel.ranks, prob.limits.max_tokens_per_rank, prob.padding, {}};
     std::size_t slots = 0;
     for (const region_plan& r : regions) slots = std::max(slots, r.order.size());
+    slots = padded_count(prob, slots);
     out.micro_batches.resize(slots);
     for (const region_plan& r : regions) {
+      const std::size_t idle = slots - r.order.size();
       for (const cell& g : r.cells) {
         pack pk{g.ranks, {}};
         for (const std::int32_t i : r.items_of(g)) {
           for (const std::int32_t s : items.members_of(i)) pk.sequences.push_back(s);
         }
         std::sort(pk.sequences.begin(), pk.sequences.end());
-        out.micro_batches[static_cast<std::size_t>(g.slot)].packs.push_back(std::move(pk));
+        out.micro_batches[idle + static_cast<std::size_t>(g.slot)].packs.push_back(std::move(pk));
       }
     }
-    pad_count(prob, out);
     return out;
   }
 
-  // Appends empty micro-batches up to the fixed number, or to the multiple.
-  static void pad_count(const problem& prob, plan& p) {
+  // At least `count` micro-batches: the fixed number, or the next multiple.
+  [[nodiscard]] static std::size_t padded_count(const problem& prob, std::size_t count) {
     const auto multiple = static_cast<std::size_t>(micro_batch_multiple(prob));
     const auto fixed = static_cast<std::size_t>(prob.limits.micro_batches);
-    while (p.micro_batches.size() < fixed || p.micro_batches.size() % multiple != 0) {
-      p.micro_batches.emplace_back();
-    }
+    return (std::max(count, fixed) + multiple - 1) / multiple * multiple;
   }
 
   // Plans that exist where construction fails: one item a group, or any at all, then polished.
@@ -340,7 +342,10 @@ class dynamic_cp_run {
       made = exhaustive_plan(prob_, items, exhaustive_steps).find();
       if (!made) return made;
     }
-    pad_count(prob_, *made);  // interleaved schedules are simulated in whole groups
+    // Interleaved schedules are simulated in whole groups.
+    std::vector<micro_batch>& micro_batches = made->micro_batches;
+    micro_batches.insert(micro_batches.begin(),
+                         padded_count(prob_, micro_batches.size()) - micro_batches.size(), {});
     if (prob_.limits.max_inflight_tokens == 0 && !prob_.limits.no_idle_ranks) {
       std::vector<region_plan> whole{as_region(*made, items)};
       polish_regions(prob_, items, whole);

@@ -33,12 +33,12 @@ struct tuned_budgets {
 ///
 /// T(M) falls while smaller slots shrink the bubble and rises with the fixed time of each; it is
 /// flat near its minimum. A geometric sweep from the memory minimum to beyond
-/// sqrt(0.6 (p-1) W / fixed), where bubble and fixed time balance, then steps that halve around
-/// the best. Complexity: about 20 builds, O(k log k) each for k items.
+/// sqrt(0.6 (p-1) W / fixed), where bubble and fixed time balance, then steps from the best that
+/// halve where they no longer help. Complexity: about 20 builds, O(k log k) each for k items.
 template <cost_model Cost>
 class region_search {
  public:
-  /// `refinements` bounds the steps that halve around the best M.
+  /// `refinements` bounds the steps from the best M.
   region_search(const problem& prob, const Cost& cost, const item_table& items,
                 std::int32_t refinements)
       : prob_(prob), items_(items), builder_(prob, cost, items), refinements_(refinements) {
@@ -83,10 +83,12 @@ class region_search {
     }
     if (best_.makespan < 0) return std::move(best_);
     std::int32_t step = std::max(1, best_m_ / 10);
-    for (std::int32_t n = 0; n < refinements_; ++n, step /= 2) {
+    for (std::int32_t n = 0; n < refinements_; ++n) {
       const std::int32_t middle = best_m_;
-      if (!try_m(share, middle + step) && middle - step >= least) try_m(share, middle - step);
+      if (try_m(share, middle + step)) continue;
+      if (middle - step >= least && try_m(share, middle - step)) continue;
       if (step <= 1) break;
+      step /= 2;
     }
     return std::move(best_);
   }

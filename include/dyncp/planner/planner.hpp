@@ -97,7 +97,7 @@ class planner {
   [[nodiscard]] result<planned> plan_anytime(const problem& prob, OnBetter on_better,
                                              const plan_hint& hint = {}) const {
     if (auto ok = can_plan(prob); !ok) return ok.error();
-    const auto observer = [&](const dyncp::plan& p, ticks) {
+    auto observer = [&](const dyncp::plan& p, ticks) {
       const auto so_far = evaluate(prob, p);
       return !so_far || static_cast<bool>(on_better(*so_far));
     };
