@@ -148,7 +148,7 @@ class dynamic_cp_run {
     // Hundreds of regions are many samples of one distribution: each needs less care.
     const bool many = splitter.count() > 64;
     const std::int32_t refinements = many ? 2 : splitter.count() > 8 ? 4 : 30;
-    region_search<Cost> search(prob, cost_, items, refinements);
+    region_search<Cost> search(prob, cost_, items, refinements, splitter.longest_path());
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from

@@ -38,10 +38,15 @@ struct tuned_budgets {
 template <cost_model Cost>
 class region_search {
  public:
-  /// `refinements` bounds the steps from the best M.
+  /// `refinements` bounds the steps from the best M. A plan that takes at most `enough` is not
+  /// improved: what bounds the whole plan by its path needs no better company.
   region_search(const problem& prob, const Cost& cost, const item_table& items,
-                std::int32_t refinements)
-      : prob_(prob), items_(items), builder_(prob, cost, items), refinements_(refinements) {
+                std::int32_t refinements, ticks enough)
+      : prob_(prob),
+        items_(items),
+        builder_(prob, cost, items),
+        refinements_(refinements),
+        enough_(enough) {
     const std::int32_t c = items.sizes.front();
     fixed_ = static_cast<double>(
         cost.cost(load{1, 1, 1}, c, link::nvlink, cost.bottleneck_class()).total());
@@ -83,7 +88,7 @@ class region_search {
     }
     if (best_.makespan < 0) return std::move(best_);
     std::int32_t step = std::max(1, best_m_ / 10);
-    for (std::int32_t n = 0; n < refinements_; ++n) {
+    for (std::int32_t n = 0; n < refinements_ && !is_enough(); ++n) {
       const std::int32_t middle = best_m_;
       if (try_m(share, middle + step)) continue;
       if (middle - step >= least && try_m(share, middle - step)) continue;
@@ -155,7 +160,12 @@ class region_search {
         std::min(1e6, std::max(1.3 * balance, 1.5 * least)));
     for (std::int32_t m = least; m <= std::min(top, most_); m = std::max(m + 1, m * 23 / 20)) {
       try_m(share, m);
+      if (is_enough()) return;
     }
+  }
+
+  [[nodiscard]] bool is_enough() const noexcept {
+    return best_.makespan >= 0 && best_.makespan <= enough_;
   }
 
   bool try_m(const region_share& share, std::int32_t m) {
@@ -228,6 +238,7 @@ class region_search {
   const item_table& items_;
   region_builder<Cost> builder_;
   std::int32_t refinements_;
+  ticks enough_;
   tuned_budgets candidate_;
   double fixed_ = 0;        // ticks of an operation pair of one token
   std::int32_t most_ = 0;   // largest M allowed
