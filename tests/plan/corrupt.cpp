@@ -192,7 +192,8 @@ bool reported(const std::vector<dyncp::violation>& found, violation_kind kind) {
 TEST_CASE("a valid plan that is broken in one way is reported for that way") {
   const std::uint64_t seed = dyncp_test::seed_or(4711);
   std::array<int, num_kinds> tried{};
-  for (std::int64_t round = 0; round < dyncp_test::count_or(1500); ++round) {
+  const std::int64_t rounds = dyncp_test::count_or(1500);
+  for (std::int64_t round = 0; round < rounds; ++round) {
     const std::uint64_t round_seed = seed + static_cast<std::uint64_t>(round);
     CAPTURE(round_seed);
     dyncp_test::random rng(round_seed);
@@ -214,7 +215,7 @@ TEST_CASE("a valid plan that is broken in one way is reported for that way") {
   }
   for (std::size_t k = 0; k < num_kinds; ++k) {
     CAPTURE(std::string(to_string(static_cast<violation_kind>(k))));
-    CHECK(tried[k] > 20);
+    CHECK((tried[k] > 20 || rounds < 1000));
   }
 }
 
