@@ -132,7 +132,12 @@ class stage_pipe {
   stage_pipe(B& world, communicators<B>& comms, const world_shape& shape, std::int32_t width,
              virtual_clock& clock)
       : world_(&world), forward_(&comms.forward), backward_(&comms.backward),
-        stage_(comms.at.stage), shape_(shape), width_(width), clock_(&clock) {}
+        stage_(comms.at.stage), shape_(shape), width_(width), clock_(&clock),
+        incoming_(world.device().make_stream()) {}
+  stage_pipe(const stage_pipe&) = delete;
+  stage_pipe& operator=(const stage_pipe&) = delete;
+  /// What a failed step has not sent is withdrawn before its memory goes.
+  ~stage_pipe() { world_->device().discard(); }
 
   [[nodiscard]] matrix<T> receive_forward(std::int32_t chunk) {
     if (stage_ == 0 && chunk == 0) return {};
@@ -195,7 +200,7 @@ class stage_pipe {
 
   [[nodiscard]] parcel& free_parcel() {
     auto& device = world_->device();
-    device.pump().value();
+    static_cast<void>(device.pump().value());
     for (parcel& p : parcels_) {
       if (device.idle(p.head_stream) && device.idle(p.rows_stream)) return p;
     }
@@ -223,9 +228,10 @@ class stage_pipe {
     const dyncp::outgoing out{peer, data, bytes};
     world_->fabric().exchange(to.communicator(), {&out, 1}, {}, s).value();
   }
-  static void take(channel_type& from, std::int32_t peer, void* data, std::int64_t bytes) {
+  void take(channel_type& from, std::int32_t peer, void* data, std::int64_t bytes) {
     const dyncp::incoming in{peer, data, bytes};
-    from.exchange_host({}, {&in, 1}).value();
+    world_->fabric().exchange(from.communicator(), {}, {&in, 1}, incoming_).value();
+    world_->fabric().synchronize(incoming_).value();
   }
 
   B* world_;
@@ -235,6 +241,7 @@ class stage_pipe {
   world_shape shape_;
   std::int32_t width_;
   virtual_clock* clock_;
+  stream incoming_;
   std::deque<parcel> parcels_;
   std::deque<matrix<T>> own_forward_;
   std::deque<matrix<T>> own_backward_;

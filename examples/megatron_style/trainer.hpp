@@ -86,9 +86,8 @@ class timed_stage {
     operation_time group = own;
     const auto meet = [&group](auto& members) {
       if (members.size() == 1) return;
-      for (const operation_time& t : dyncp::all_gather_value(members, group).value()) {
-        group = together(group, t);
-      }
+      const std::vector<operation_time> all = dyncp::all_gather_value(members, group).value();
+      for (const operation_time& t : all) group = together(group, t);
     };
     auto cp = pool_->channel(batch.params->group);
     meet(cp);
@@ -172,8 +171,9 @@ class trainer {
   [[nodiscard]] dyncp::loss_part sum_losses(const dyncp::loss_part& own) {
     auto domain = pool_.channel(pool_.everyone());
     dyncp::loss_part total;
-    for (const dyncp::loss_part& part : dyncp::all_gather_value(domain, own).value()) total += part;
-    const std::int32_t last = (job_.world.stages - 1) * job_.world.tp + comms_.at.tp;
+    const std::vector<dyncp::loss_part> parts = dyncp::all_gather_value(domain, own).value();
+    for (const dyncp::loss_part& part : parts) total += part;
+    const std::int32_t last = (job_.world.stages - 1) * job_.world.tp;
     dyncp::broadcast(comms_.model, std::as_writable_bytes(std::span(&total, 1)), last).value();
     return total;
   }
