@@ -84,3 +84,5 @@
 #include <dyncp/thd/thd_view.hpp>
 #include <dyncp/thd/valid_counts.hpp>
 #include <dyncp/thd/zigzag.hpp>
+#include <dyncp/trainer/flops.hpp>
+#include <dyncp/trainer/loss.hpp>
