@@ -11,8 +11,10 @@
 #include <dyncp/core/attention_shape.hpp>
 #include <dyncp/core/bfloat16.hpp>
 #include <dyncp/core/config.hpp>
+#include <dyncp/core/contain.hpp>
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/int_math.hpp>
+#include <dyncp/core/log_sink.hpp>
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/result.hpp>
@@ -54,6 +56,7 @@
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/plan/schedule.hpp>
 #include <dyncp/plan/validate.hpp>
+#include <dyncp/planner/async_planner.hpp>
 #include <dyncp/planner/planner.hpp>
 #include <dyncp/planner/policies.hpp>
 #include <dyncp/planner/statistics.hpp>
@@ -73,6 +76,10 @@
 #include <dyncp/runtime/group_pool.hpp>
 #include <dyncp/runtime/message.hpp>
 #include <dyncp/runtime/packed_seq_params.hpp>
+#include <dyncp/runtime/plan_layout.hpp>
+#include <dyncp/runtime/row_route.hpp>
+#include <dyncp/runtime/row_router.hpp>
+#include <dyncp/runtime/split_merge.hpp>
 #include <dyncp/sim/closed_form.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/memory_timeline.hpp>
@@ -96,5 +103,13 @@
 #include <dyncp/thd/thd_view.hpp>
 #include <dyncp/thd/valid_counts.hpp>
 #include <dyncp/thd/zigzag.hpp>
+#include <dyncp/trainer/data_iterator.hpp>
 #include <dyncp/trainer/flops.hpp>
+#include <dyncp/trainer/length_probe.hpp>
+#include <dyncp/trainer/listed_source.hpp>
 #include <dyncp/trainer/loss.hpp>
+#include <dyncp/trainer/range_cursor.hpp>
+#include <dyncp/trainer/step_message.hpp>
+#include <dyncp/trainer/step_metadata.hpp>
+#include <dyncp/trainer/step_vote.hpp>
+#include <dyncp/trainer/training_step.hpp>
