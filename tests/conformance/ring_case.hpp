@@ -78,7 +78,7 @@ struct deviation {
                                         : std::numeric_limits<double>::infinity();
     difference2 += d * d;
     reference2 += want * want;
-    worst = std::max(worst, d / std::max(scale, 1e-300));
+    worst = std::max(worst, d / scale);
   }
   [[nodiscard]] double rms() const {
     return reference2 > 0 ? std::sqrt(difference2 / reference2) : std::sqrt(difference2);
@@ -130,6 +130,18 @@ class ring_oracle {
           fill(d.v, tensor::v, c.shape.kv_heads, c.shape.v_dim);
           fill(d.dout, tensor::dout, c.shape.q_heads, c.shape.v_dim);
           d.run(c.shape, c.mask, length, length);
+          const auto raise = [](double& scale, const std::vector<double>& values) {
+            for (double x : values) {
+              if (std::isfinite(x)) scale = std::max(scale, std::fabs(x));
+            }
+          };
+          const std::array<const std::vector<double>*, 5> results = {&d.out, &d.lse, &d.dq, &d.dk,
+                                                                     &d.dv};
+          for (std::size_t i = 0; i < results.size(); ++i) raise(scales_[i], *results[i]);
+          const std::array<double, 5> sizes = {d.out_size, scales_[1], d.dq_size, d.dk_size,
+                                               d.dv_size};
+          for (std::size_t i = 0; i < sizes.size(); ++i) sizes_[i] = std::max(sizes_[i], sizes[i]);
+          largest_score_ = std::max(largest_score_, d.largest_score);
           sequences_.push_back(std::move(d));
           ++id;
         }
@@ -139,10 +151,21 @@ class ring_oracle {
   [[nodiscard]] const dense_attention& of(std::int64_t id) const {
     return sequences_[static_cast<std::size_t>(id)];
   }
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sequences_.size()); }
+  /// What differences are related to: the largest result of that name in the batch. Where the sums
+  /// cancel (one token: dq = dk = 0; scores far from 0, keys nearly equal) the size of what
+  /// cancels; scores of thousands lose that many units in the last place of their exponentials.
+  [[nodiscard]] double scale(std::size_t result) const {
+    if (largest_score_ > 30) {
+      return std::max(sizes_[result], 1e-300) * std::max(1.0, largest_score_ / 100);
+    }
+    return scales_[result] > 0 ? scales_[result] : std::max(sizes_[result], 1e-300);
+  }
 
  private:
   std::vector<dense_attention> sequences_;
+  std::array<double, 5> scales_ = {};  // of result_names
+  std::array<double, 5> sizes_ = {};
+  double largest_score_ = 0;
 };
 
 /// What a rank works on in one micro-batch.
@@ -290,10 +313,8 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
     for (std::int32_t row = 0; row < pack.local_rows(); ++row) {
       const dyncp::token_ref token = dyncp::token_at(pack, rank, row);
       const std::vector<double>* want = nullptr;
-      double scale = 0;
       if (token.valid) {
         want = &(oracle.of(params.sequence_ids[static_cast<std::size_t>(token.sequence)]).*reference);
-        for (double w : *want) scale = std::max(scale, std::fabs(w));
       }
       for (std::int64_t x = 0; x < heads * dim; ++x) {
         const double got =
@@ -301,7 +322,7 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
         mix(got);
         if (token.valid) {
           sums[index].add(got, (*want)[static_cast<std::size_t>(token.position * heads * dim + x)],
-                          scale);
+                          oracle.scale(index));
         } else if (got != padding) {
           return failed(std::string("padding row ") + std::to_string(row) + " of " +
                         result_names[index] + " holds " + std::to_string(got));

@@ -11,6 +11,7 @@
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
+#include <dyncp/plan/digest.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_pool.hpp>
@@ -167,6 +168,7 @@ class ring_attention {
     auto filled = c.fill(pool_->owner().device(), q, kv, mask, s);
     if (options_.verify && q.group.size() > 1) {
       auto group = pool_->channel(q.group);
+      // 0 says that this rank refused the micro-batch.
       DYNCP_TRY(agree(group, filled ? digest(q, kv, mask) : 0,
                       "micro-batch " + std::to_string(q.micro_batch)));
     }
@@ -235,24 +237,19 @@ class ring_attention {
 
   [[nodiscard]] static std::uint64_t digest(const packed_seq_params& q, const packed_seq_params& kv,
                                             attention_mask mask) {
-    std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
-    const auto mix = [&hash](std::int64_t value) {
-      for (int byte = 0; byte < 8; ++byte) {
-        hash = (hash ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) * 0x100000001b3ULL;
-      }
-    };
-    mix(static_cast<std::int64_t>(mask));
+    word_digest d;
+    d.add(static_cast<std::int32_t>(mask));
     for (const packed_seq_params* p : {&q, &kv}) {
-      mix(static_cast<std::int64_t>(p->layout.layout()));
-      mix(p->total_tokens());
-      mix(p->micro_batch);
-      mix(p->group.ranks.begin);
-      mix(p->group.ranks.size);
-      for (std::int32_t entry : p->cu().real) mix(entry);
-      for (std::int32_t entry : p->cu().padded) mix(entry);
-      for (std::int64_t id : p->sequence_ids) mix(id);
+      d.add(static_cast<std::int32_t>(p->layout.layout()));
+      d.add(p->total_tokens());
+      d.add(p->micro_batch);
+      d.add(p->group.ranks.begin);
+      d.add(p->group.ranks.size);
+      for (std::int32_t entry : p->cu().real) d.add(entry);
+      for (std::int32_t entry : p->cu().padded) d.add(entry);
+      for (std::int64_t id : p->sequence_ids) d.add(id);
     }
-    return hash == 0 ? 1 : hash;  // 0 says that a rank refused the micro-batch
+    return d.value();
   }
 
   [[nodiscard]] std::byte* slot(std::int32_t i) const noexcept {

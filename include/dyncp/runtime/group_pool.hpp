@@ -6,6 +6,7 @@
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
+#include <dyncp/plan/digest.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_handle.hpp>
@@ -232,19 +233,13 @@ class group_pool {
   /// before any check, since one that fails on some ranks alone would leave the others behind.
   [[nodiscard]] result<void> agree_on(const pool_options& options) {
     const std::int32_t ranks = communicators_.front().size();
-    std::uint64_t digest = 0xcbf29ce484222325ULL;  // FNV-1a over the options
-    const auto mix = [&](std::int64_t value) {
-      for (int byte = 0; byte < 8; ++byte) {
-        digest = (digest ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) *
-                 0x100000001b3ULL;
-      }
-    };
-    mix(static_cast<std::int64_t>(options.strategy));
-    mix(options.warm_up ? 1 : 0);
-    for (std::int32_t size : options.sizes) mix(size);
+    word_digest digest;
+    digest.add(static_cast<std::int32_t>(options.strategy));
+    digest.add(options.warm_up);
+    for (std::int32_t size : options.sizes) digest.add(size);
     if (ranks > 1) {
       auto all = channel(everyone());
-      DYNCP_TRY(agree(all, digest, "the groups of the pool"));
+      DYNCP_TRY(agree(all, digest.value(), "the groups of the pool"));
     }
 
     sizes_ = options.sizes;

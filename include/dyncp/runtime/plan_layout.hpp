@@ -167,8 +167,9 @@ class plan_layout {
       }
       std::size_t& home = pack_of_[static_cast<std::size_t>(s)];
       if (home != none) {
-        return error{errc::invalid_plan, "sequence " + std::to_string(id(s)) + " is in micro-batch " +
-                     std::to_string(packs_[home].micro_batch) + " and again in " + name, s, 0,
+        const std::int32_t first = home < packs_.size() ? packs_[home].micro_batch : m;
+        return error{errc::invalid_plan, "sequence " + std::to_string(id(s)) +
+                     " is in micro-batch " + std::to_string(first) + " and again in " + name, s, 0,
                      "check the plan with `validate`"};
       }
       home = packs_.size();

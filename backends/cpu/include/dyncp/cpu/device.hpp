@@ -3,6 +3,7 @@
 
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/cpu/op_queue.hpp>
 #include <dyncp/runtime/device.hpp>
 
@@ -273,17 +274,9 @@ class device {
     return true;
   }
 
-  std::uint64_t draw() noexcept {  // SplitMix64
-    random_ += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t z = random_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
   result<bool> pump_some() {
-    for (std::uint64_t tries = draw() % 3; tries > 0; --tries) {
-      const std::size_t q = draw() % queues_.size();
+    for (std::uint64_t tries = random_.next() % 3; tries > 0; --tries) {
+      const std::size_t q = random_.next() % queues_.size();
       if (queues_[q].empty()) continue;
       auto tried = try_front(q);
       if (!tried) return std::move(tried).error();
@@ -296,7 +289,7 @@ class device {
     for (;;) {
       // One piece of work of a random stream, then draw again. A stream that cannot go on is
       // skipped until another did.
-      const std::size_t first = draw() % queues_.size();
+      const std::size_t first = random_.next() % queues_.size();
       bool moved = false;
       for (std::size_t i = 0; i < queues_.size() && !moved; ++i) {
         const std::size_t q = (first + i) % queues_.size();
@@ -311,7 +304,7 @@ class device {
   }
 
   device_options options_;
-  std::uint64_t random_;
+  splitmix random_;
   std::vector<op_queue> queues_;
   std::uint64_t era_ = 1;
   std::int64_t in_use_bytes_ = 0;
