@@ -69,6 +69,15 @@ dyncp::result<void> check_ticks(const dyncp::priced_plan& priced) {
 
 }  // namespace
 
+simulation simulate(const dyncp::plan& plan, const dyncp::problem& problem) {
+  const dyncp::analytic_cost cost(problem.model, problem.cluster, problem.parallel);
+  simulation out;
+  out.priced = dyncp::price_plan(plan, problem, cost);
+  out.time = dyncp::event_simulator{}.trace(out.priced,
+                                            {problem.parallel.pp, problem.parallel.vpp});
+  return out;
+}
+
 dyncp::result<evaluation> evaluate(const dyncp::plan& plan, const dyncp::problem& problem) {
   if (auto ok = check_size(plan, problem); !ok) return ok.error();
   evaluation out;

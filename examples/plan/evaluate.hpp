@@ -6,6 +6,8 @@
 #include <dyncp/plan/validate.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/problem.hpp>
+#include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/priced_plan.hpp>
 
 #include <vector>
 
@@ -21,6 +23,15 @@ struct evaluation {
 
   [[nodiscard]] bool valid() const noexcept { return violations.empty(); }
 };
+
+/// A plan with the time of every operation.
+struct simulation {
+  dyncp::priced_plan priced;
+  dyncp::timeline time;
+};
+
+/// Requires a plan that `evaluate` can time.
+[[nodiscard]] simulation simulate(const dyncp::plan& plan, const dyncp::problem& problem);
 
 /// Errors: overflow for a plan too large to simulate or with times over the range of ticks.
 [[nodiscard]] dyncp::result<evaluation> evaluate(const dyncp::plan& plan,

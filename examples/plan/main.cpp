@@ -12,6 +12,9 @@ int main(int argc, char** argv) {
     if (line.exit_status >= 0) return line.exit_status;
     switch (line.options.command) {
       case tool::command::plan: return tool::run_plan(line.options);
+      case tool::command::compare: return tool::run_compare(line.options);
+      case tool::command::generate: return tool::run_generate(line.options);
+      case tool::command::describe: return tool::run_describe(line.options);
       case tool::command::check: return tool::run_check(line.options);
       case tool::command::presets: return tool::run_presets(line.options);
       case tool::command::none: break;

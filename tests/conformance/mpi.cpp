@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suites of this folder over MPI: every process runs this program.
 #include "conformance/exchange_suite.hpp"
+#include "conformance/failure_suite.hpp"
 #include "conformance/mpi_runner.hpp"
 #include "conformance/ring_suite.hpp"
 #include "conformance/split_merge_suite.hpp"
@@ -79,4 +80,12 @@ TEST_CASE("split, merge and reroute") {
     dyncp_test::check_merge_gradients(runner, dyncp_test::count_or(4));
     dyncp_test::check_router_refusals(runner);
   });
+}
+TEST_CASE("when a rank goes wrong") {
+  mpi_runner<> runner({}, {.deadline_us = 300'000});
+  dyncp_test::check_missing_rank(runner);
+  dyncp_test::check_wrong_size(runner);
+  dyncp_test::check_crossed_groups(runner);
+  dyncp_test::check_one_sided(runner);
+  dyncp_test::check_declared_failure(runner);
 }

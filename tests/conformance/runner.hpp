@@ -15,7 +15,7 @@
 
 // A runner starts the ranks of one backend: `ranks()`, `run(f)` with f(backend&) -> result<void> on
 // every rank, which checks that all succeed, and `run_collect(f)`, which returns the results of the
-// ranks of this process. `provider_type` is its attention provider. The suites of this folder are
+// ranks of this process; `meet()` is a barrier beside the fabric. `provider_type` is its attention provider. The suites of this folder are
 // templates over it.
 
 namespace dyncp_test {

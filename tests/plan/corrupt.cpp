@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "random_plan.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
-#include <dyncp/cost/analytic_cost.hpp>
-#include <dyncp/packers/dynamic_cp.hpp>
 #include <dyncp/plan/validate.hpp>
 
 #include <doctest/doctest.h>
@@ -192,20 +191,18 @@ bool reported(const std::vector<dyncp::violation>& found, violation_kind kind) {
 TEST_CASE("a valid plan that is broken in one way is reported for that way") {
   const std::uint64_t seed = dyncp_test::seed_or(4711);
   std::array<int, num_kinds> tried{};
-  const std::int64_t rounds = dyncp_test::count_or(1500);
+  const std::int64_t rounds = dyncp_test::count_or(3000);
   for (std::int64_t round = 0; round < rounds; ++round) {
     const std::uint64_t round_seed = seed + static_cast<std::uint64_t>(round);
     CAPTURE(round_seed);
     dyncp_test::random rng(round_seed);
-    const dyncp::problem prob = dyncp_test::random_problem(rng);
-    if (!dyncp::check(prob)) continue;
-    const auto plan = dyncp::dynamic_cp{}.pack(
-        prob, dyncp::analytic_cost(prob.model, prob.cluster, prob.parallel));
-    if (!plan) continue;
-    REQUIRE(dyncp::validate(*plan, prob).empty());
+    const auto made = dyncp_test::random_plan(rng);
+    if (!made) continue;
+    const dyncp::problem& prob = made->prob;
+    REQUIRE(dyncp::validate(made->plan, prob).empty());
     for (std::size_t k = 0; k < num_kinds; ++k) {
       const auto kind = static_cast<violation_kind>(k);
-      breaker b(prob, *plan, rng);
+      breaker b(prob, made->plan, rng);
       if (!b.apply(kind)) continue;
       ++tried[k];
       CAPTURE(std::string(to_string(kind)));

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -421,18 +422,22 @@ template <class Spec>
 }
 
 [[nodiscard]] inline result<void> read_extras(const json_view& root, plan_document& d) {
-  if (auto lines = root.find("source_lines")) {
-    if (!lines->is_array()) return lines->fail(errc::parse_error, "is not an array");
-    auto values = read_integers(*lines, 0, std::numeric_limits<std::int64_t>::max(),
+  for (auto [key, member, least] :
+       {std::tuple{"source_lines", &d.source_lines, std::int64_t{0}},
+        std::tuple{"atoms", &d.atoms, std::int64_t{-1}}}) {
+    const auto list = root.find(key);
+    if (!list) continue;
+    if (!list->is_array()) return list->fail(errc::parse_error, "is " + list->type() + ", not an array");
+    auto values = read_integers(*list, least, std::numeric_limits<std::int64_t>::max(),
                                 errc::invalid_argument);
     if (!values) return values.error();
     if (values->size() != d.seqlens.size()) {
-      return lines->fail(errc::parse_error, "has " + std::to_string(values->size()) +
-                         " items for " + std::to_string(d.seqlens.size()) + " seqlens",
-                         static_cast<std::int64_t>(values->size()),
-                         static_cast<std::int64_t>(d.seqlens.size()));
+      return list->fail(errc::parse_error, "has " + std::to_string(values->size()) +
+                        " items for " + std::to_string(d.seqlens.size()) + " seqlens",
+                        static_cast<std::int64_t>(values->size()),
+                        static_cast<std::int64_t>(d.seqlens.size()));
     }
-    d.source_lines = std::move(*values);
+    *member = std::move(*values);
   }
   if (auto packer = root.find("packer")) {
     auto name = packer->string();
