@@ -27,16 +27,15 @@ class dense_run {
     double sum = 0;
     std::int64_t count = 0;
     for (const sample& s : batch) {
-      const std::vector<std::int32_t> tokens = load_tokens(s, model_.config().vocabulary);
-      const std::vector<std::int32_t> labels = labels_of(s, tokens);
-      std::vector<std::int32_t> positions(tokens.size());
+      const token_sample loaded = load(s, model_.config().vocabulary);
+      std::vector<std::int32_t> positions(loaded.tokens.size());
       std::iota(positions.begin(), positions.end(), 0);
-      const model_batch<T> rows{tokens, labels, positions, &attend_};
+      const model_batch<T> rows{loaded.tokens, loaded.labels, positions, &attend_};
       stage_context<T> context;
       static_cast<void>(model_.forward(0, rows, {}, context));
       static_cast<void>(model_.backward(0, rows, {}, context));
       for (const T loss : context.head.losses) sum += static_cast<double>(loss);
-      for (const std::int32_t label : labels) count += label >= 0 ? 1 : 0;
+      for (const std::int32_t label : loaded.labels) count += label >= 0 ? 1 : 0;
     }
     const double scale = count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
     for (T& g : model_.parameters().gradients()) g *= static_cast<T>(scale);

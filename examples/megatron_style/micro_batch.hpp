@@ -3,12 +3,21 @@
 
 #include "model/interfaces.hpp"
 #include "model/stage.hpp"
+#include "parallel.hpp"
 #include "ring_layers.hpp"
+#include "samples.hpp"
 
+#include <dyncp/core/rank_range.hpp>
 #include <dyncp/runtime/backend.hpp>
+#include <dyncp/runtime/collectives.hpp>
+#include <dyncp/runtime/group_pool.hpp>
 #include <dyncp/runtime/packed_seq_params.hpp>
+#include <dyncp/thd/index_map.hpp>
 #include <dyncp/thd/positions.hpp>
+#include <dyncp/trainer/step_metadata.hpp>
+#include <dyncp/trainer/training_step.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,51 +44,83 @@ struct micro_batch {
   }
 };
 
-/// What a rank works on in one step: the parameters of its micro-batches, and its rows of the token
-/// fields in all of them, one behind the other.
-struct rank_step {
-  std::vector<std::optional<dyncp::packed_seq_params>> params;  // (micro-batches)
-  std::vector<std::int32_t> tokens;  // (rows of all micro-batches), where the stage needs them
-  std::vector<std::int32_t> labels;
-
-  [[nodiscard]] std::int32_t num_micro_batches() const noexcept {
-    return static_cast<std::int32_t>(params.size());
-  }
+/// What a process knows of a step: all have the metadata, those that hold data the samples too.
+struct known_step {
+  dyncp::step_metadata metadata;
+  std::optional<dyncp::training_step<token_sample>> data;
 };
+
+/// This rank's rows of a field of whole samples, `filler` where there is no token.
+[[nodiscard]] inline std::vector<std::int32_t> rows_of(
+    const dyncp::packed_seq_params& params, std::span<const token_sample> samples,
+    std::vector<std::int32_t> token_sample::*field, std::int32_t filler) {
+  std::vector<std::int32_t> pack(static_cast<std::size_t>(params.total_tokens()), filler);
+  for (std::size_t s = 0; s < samples.size(); ++s) {
+    const std::vector<std::int32_t>& from = samples[s].*field;
+    std::copy(from.begin(), from.end(), pack.begin() + params.cu().padded[s]);
+  }
+  std::vector<std::int32_t> rows;
+  for (std::int32_t row : dyncp::packed_rows(params.view(), params.cp_rank())) {
+    rows.push_back(pack[static_cast<std::size_t>(row)]);
+  }
+  return rows;
+}
 
 /// The iterator that the schedule asks for micro-batches: one per chunk.
 template <class T, dyncp::backend B>
 class chunk_iterator {
  public:
-  chunk_iterator(const rank_step& step, ring_layers<T, B>& layers, bool tokens, bool labels)
-      : step_(&step), layers_(&layers), tokens_(tokens), labels_(labels) {}
+  chunk_iterator(const known_step& step, const dyncp::pipeline_place& place,
+                 dyncp::group_pool<B>& pool, communicators<B>& comms, ring_layers<T, B>& layers)
+      : metadata_(&step.metadata), place_(place), pool_(&pool), comms_(&comms),
+        layers_(&layers) {
+    if (step.data && place.holds_data()) view_ = step.data->view(place);
+  }
 
   [[nodiscard]] std::unique_ptr<micro_batch<T>> next() {
     auto batch = std::make_unique<micro_batch<T>>();
-    batch->params = step_->params[at_++];
+    std::span<const token_sample> samples;
+    if (view_) {
+      const auto data = view_->next();
+      if (!data->idle()) batch->params = *data->params;
+      samples = data->samples;
+    } else {
+      const auto group_of = [this](dyncp::rank_range ranks) { return pool_->group(ranks); };
+      batch->params = dyncp::bind(*metadata_, next_, group_of).value();
+    }
+    ++next_;
     if (!batch->params) return batch;
-    const auto rows = static_cast<std::size_t>(batch->params->local_tokens());
-    batch->positions = dyncp::positions(batch->params->view(), batch->params->cp_rank());
-    batch->attend = layers_->bind(*batch->params);
-    if (tokens_) batch->tokens = cut(step_->tokens, rows);
-    if (labels_) batch->labels = cut(step_->labels, rows);
-    row_ += rows;
+    const dyncp::packed_seq_params& params = *batch->params;
+    batch->positions = dyncp::positions(params.view(), params.cp_rank());
+    batch->attend = layers_->bind(params);
+    if (place_.first()) batch->tokens = field(params, samples, &token_sample::tokens, 0);
+    if (place_.last()) batch->labels = field(params, samples, &token_sample::labels, -1);
     return batch;
   }
 
  private:
-  [[nodiscard]] std::vector<std::int32_t> cut(const std::vector<std::int32_t>& field,
-                                              std::size_t rows) const {
-    const auto part = std::span(field).subspan(row_, rows);
-    return {part.begin(), part.end()};
+  /// Tensor rank 0 cuts its rows out of the samples and tells the others.
+  [[nodiscard]] std::vector<std::int32_t> field(const dyncp::packed_seq_params& params,
+                                                std::span<const token_sample> samples,
+                                                std::vector<std::int32_t> token_sample::*which,
+                                                std::int32_t filler) {
+    std::vector<std::int32_t> rows;
+    if (view_) {
+      rows = rows_of(params, samples, which, filler);
+    } else {
+      rows.resize(static_cast<std::size_t>(params.local_tokens()));
+    }
+    dyncp::broadcast(comms_->tp, std::as_writable_bytes(std::span(rows)), 0).value();
+    return rows;
   }
 
-  const rank_step* step_;
+  const dyncp::step_metadata* metadata_;
+  dyncp::pipeline_place place_;
+  dyncp::group_pool<B>* pool_;
+  communicators<B>* comms_;
   ring_layers<T, B>* layers_;
-  bool tokens_;
-  bool labels_;
-  std::size_t at_ = 0;
-  std::size_t row_ = 0;
+  std::optional<dyncp::stage_view<token_sample>> view_;
+  std::int32_t next_ = 0;
 };
 
 }  // namespace megatron_style

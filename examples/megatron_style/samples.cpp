@@ -18,7 +18,7 @@ std::vector<sample> make_samples(std::int32_t count, std::int32_t shortest, std:
         std::log(static_cast<double>(shortest)) +
         u * u * u * std::log(static_cast<double>(longest) / static_cast<double>(shortest));
     sample s;
-    s.id = static_cast<std::int64_t>(seed) * 1000000 + i;
+    s.id = i;
     s.length = std::clamp(static_cast<std::int32_t>(std::exp(log_length)), shortest, longest);
     s.prompt = static_cast<std::int32_t>(0.4 * v * static_cast<double>(s.length));
     out.push_back(s);

@@ -17,6 +17,17 @@ struct sample {
   std::int32_t prompt = 0;
 };
 
+/// A sample as the loader gives it: the label of a token is the next one; -1 for the last and
+/// inside the prompt. Shifted here, on the whole sequence, never on a rank's share.
+struct token_sample {
+  std::vector<std::int32_t> tokens;  // (length)
+  std::vector<std::int32_t> labels;  // (length)
+
+  [[nodiscard]] std::int64_t length() const noexcept {
+    return static_cast<std::int64_t>(tokens.size());
+  }
+};
+
 /// The tokens of a sample, (length).
 [[nodiscard]] inline std::vector<std::int32_t> load_tokens(const sample& s,
                                                            std::int32_t vocabulary) {
@@ -33,17 +44,16 @@ struct sample {
   return tokens;
 }
 
-/// The label of each token, (length): the next one; -1 for the last and inside the prompt.
-[[nodiscard]] inline std::vector<std::int32_t> labels_of(const sample& s,
-                                                         const std::vector<std::int32_t>& tokens) {
-  std::vector<std::int32_t> labels(tokens.size(), -1);
-  for (std::size_t p = 0; p + 1 < tokens.size(); ++p) {
-    if (static_cast<std::int32_t>(p) + 1 >= s.prompt) labels[p] = tokens[p + 1];
+[[nodiscard]] inline token_sample load(const sample& s, std::int32_t vocabulary) {
+  token_sample out{load_tokens(s, vocabulary), {}};
+  out.labels.assign(out.tokens.size(), -1);
+  for (std::size_t p = 0; p + 1 < out.tokens.size(); ++p) {
+    if (static_cast<std::int32_t>(p) + 1 >= s.prompt) out.labels[p] = out.tokens[p + 1];
   }
-  return labels;
+  return out;
 }
 
-/// `count` samples with a long tail: most are short, a few hold much of the tokens.
+/// `count` samples with ids from 0 and a long tail: most are short, a few hold much of the tokens.
 [[nodiscard]] std::vector<sample> make_samples(std::int32_t count, std::int32_t shortest,
                                                std::int32_t longest, std::uint64_t seed);
 

@@ -23,7 +23,7 @@
 
 namespace megatron_style {
 
-struct pipeline_place {
+struct schedule_place {
   std::int32_t stage = 0;
   std::int32_t stages = 1;
   std::int32_t chunks = 1;  ///< above 1: micro-batches are a multiple of `stages`
@@ -68,7 +68,7 @@ class schedule_steps {
 /// One forward, one backward: warm-up, steady state, cool-down. `iterators` has one entry.
 template <class Model, class Pipe, class Iterator>
 void forward_backward_1f1b(Model& model, Pipe& pipe, std::span<Iterator> iterators,
-                           pipeline_place place, std::int32_t micro_batches) {
+                           schedule_place place, std::int32_t micro_batches) {
   detail::schedule_steps<Model, Pipe, Iterator> steps(model, pipe, iterators);
   const std::int32_t warmup = std::min(place.stages - place.stage - 1, micro_batches);
   for (std::int32_t i = 0; i < warmup; ++i) steps.forward(0);
@@ -83,7 +83,7 @@ void forward_backward_1f1b(Model& model, Pipe& pipe, std::span<Iterator> iterato
 /// `iterators` has one entry per chunk.
 template <class Model, class Pipe, class Iterator>
 void forward_backward_interleaved(Model& model, Pipe& pipe, std::span<Iterator> iterators,
-                                  pipeline_place place, std::int32_t micro_batches) {
+                                  schedule_place place, std::int32_t micro_batches) {
   detail::schedule_steps<Model, Pipe, Iterator> steps(model, pipe, iterators);
   const std::int32_t all = micro_batches * place.chunks;
   const std::int32_t warmup =

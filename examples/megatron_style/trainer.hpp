@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "descent.hpp"
 #include "micro_batch.hpp"
 #include "model/stage.hpp"
 #include "parallel.hpp"
@@ -13,6 +14,7 @@
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_pool.hpp>
 #include <dyncp/trainer/loss.hpp>
+#include <dyncp/trainer/training_step.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -112,25 +114,28 @@ class trainer {
         model_(what.model, part_of(comms_.at, what.world), tp_),
         layers_(pool_, what.model, what.world.tp, what.limits),
         pipe_(world, comms_, what.world, what.model.hidden, clock_),
-        velocity_(model_.parameters().values().size(), T{0}) {}
+        optimizer_(model_.parameters(), what.learning_rate, what.momentum) {}
 
   /// Forward and backward passes of all micro-batches; then the gradients are those of the mean
   /// loss of a token, summed over all ranks.
-  [[nodiscard]] step_report run(const rank_step& step) {
+  [[nodiscard]] step_report run(const known_step& step) {
     const bytes before = bytes_sent();
     clock_.reset();
     parameters().clear_gradients();
     timed_stage<T, B> timed(model_, pool_, comms_, clock_);
     std::vector<chunk_iterator<T, B>> iterators;
     for (std::int32_t c = 0; c < job_.world.chunks; ++c) {
-      iterators.emplace_back(step, layers_, model_.part().first(c), model_.part().last(c));
+      iterators.emplace_back(step,
+                             dyncp::pipeline_place{comms_.at.stage, job_.world.stages, c,
+                                                   job_.world.chunks, comms_.at.tp},
+                             pool_, comms_, layers_);
     }
-    const pipeline_place place{comms_.at.stage, job_.world.stages, job_.world.chunks};
+    const schedule_place place{comms_.at.stage, job_.world.stages, job_.world.chunks};
+    const std::int32_t micro_batches = step.metadata.num_micro_batches();
     if (place.chunks == 1) {
-      forward_backward_1f1b(timed, pipe_, std::span(iterators), place, step.num_micro_batches());
+      forward_backward_1f1b(timed, pipe_, std::span(iterators), place, micro_batches);
     } else {
-      forward_backward_interleaved(timed, pipe_, std::span(iterators), place,
-                                   step.num_micro_batches());
+      forward_backward_interleaved(timed, pipe_, std::span(iterators), place, micro_batches);
     }
     pipe_.drain();
     const dyncp::loss_part total = sum_losses(timed.loss);
@@ -138,15 +143,7 @@ class trainer {
     return report(total, before);
   }
 
-  /// Gradient descent with momentum.
-  void update() {
-    const std::span<T> values = parameters().values();
-    const std::span<T> gradients = parameters().gradients();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      velocity_[i] = static_cast<T>(job_.momentum) * velocity_[i] + gradients[i];
-      values[i] -= static_cast<T>(job_.learning_rate) * velocity_[i];
-    }
-  }
+  void update() { optimizer_.step(); }
 
   [[nodiscard]] parameter_set<T>& parameters() noexcept { return model_.parameters(); }
   [[nodiscard]] const coordinates& at() const noexcept { return comms_.at; }
@@ -226,7 +223,7 @@ class trainer {
   ring_layers<T, B> layers_;
   virtual_clock clock_;
   stage_pipe<T, B> pipe_;
-  std::vector<T> velocity_;
+  descent<T> optimizer_;
 };
 
 }  // namespace megatron_style
