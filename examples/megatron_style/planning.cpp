@@ -47,15 +47,15 @@ dyncp::cluster_spec one_core() {
   dyncp::cluster_spec c;
   c.name = "one-core";
   c.gpus_per_node = 1 << 16;  // all ranks in one process
-  c.linear_flops_per_s = 6e9;
-  c.linear_half_tokens = 4;
-  c.attention_flops_per_s = 3e9;
-  c.nvlink_bytes_per_s = c.network_bytes_per_s = 4e9;
-  c.nvlink_latency_s = c.network_latency_s = 5e-6;
+  c.linear_flops_per_s = 9.4e9;
+  c.attention_flops_per_s = 5e9;
+  c.nvlink_bytes_per_s = c.network_bytes_per_s = 8e9;
+  c.nvlink_latency_s = c.network_latency_s = 20e-6;  // two threads meet
   c.ring_overlap = 0.0;  // a rank copies what it receives itself
   c.fixed_s = 1e-5;
-  c.backward_linear = 2.0;
-  c.backward_attention = 2.5;
+  c.backward_linear = 1.8;
+  c.backward_attention = 1.5;
+  c.backward_ring_bytes = 2.0;
   return c;
 }
 
