@@ -32,8 +32,8 @@ void check_parity(const parity_case& c, std::int32_t steps, bool single) {
        {scheduler::packing_only, scheduler::static_cp, scheduler::dynamic_cp}) {
     options.plan_by = who;
     const run_result run = run_threads<T>(options, &dense);
-    INFO(c.name, ", ", std::string(name_of(who)));
-    REQUIRE_MESSAGE(run.failures.empty(), run.failures.front());
+    INFO(std::string(c.name), ", ", std::string(name_of(who)));
+    REQUIRE(run.failures == std::vector<std::string>{});
     REQUIRE(run.steps.size() == static_cast<std::size_t>(steps));
     const deviation worst = run.worst();
     CHECK(worst.loss <= parity_bound(single));
@@ -48,7 +48,7 @@ void check_parity(const parity_case& c, std::int32_t steps, bool single) {
       CHECK(s.report.busy_share <= 1.0 + 1e-9);
     }
     // Steps differ in their micro-batches, and with Dynamic-CP in their groups.
-    if (steps > 5) CHECK(counts.size() > 1);
+    if (who == scheduler::dynamic_cp) CHECK(counts.size() > 1);
     if (who == scheduler::dynamic_cp && c.world.domain > 1) CHECK(sizes.size() > 1);
     if (who != scheduler::dynamic_cp) CHECK(sizes == std::set<std::int32_t>{c.static_cp});
   }
@@ -69,7 +69,7 @@ TEST_CASE("20 steps in double are those of one dense rank") {
 }
 
 TEST_CASE("20 steps in float stay within the stated bound") {
-  check_parity<float>({"DP x CP, 1F1B", {4, 2, 1, 1}, 4}, 20, true);
+  check_parity<float>({"float", {4, 2, 1, 1}, 4}, 20, true);
 }
 
 TEST_CASE("a sample that no plan can hold ends the step with the same error on all ranks") {
