@@ -111,9 +111,13 @@
 #include <dyncp/trainer/flops.hpp>
 #include <dyncp/trainer/length_probe.hpp>
 #include <dyncp/trainer/listed_source.hpp>
+#include <dyncp/trainer/log_probs.hpp>
 #include <dyncp/trainer/loss.hpp>
+#include <dyncp/trainer/micro_batch_scope.hpp>
 #include <dyncp/trainer/range_cursor.hpp>
+#include <dyncp/trainer/rope.hpp>
 #include <dyncp/trainer/step_message.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
 #include <dyncp/trainer/step_vote.hpp>
+#include <dyncp/trainer/token_share.hpp>
 #include <dyncp/trainer/training_step.hpp>
