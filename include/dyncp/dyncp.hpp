@@ -24,12 +24,15 @@
 #include <dyncp/core/try.hpp>
 #include <dyncp/core/version.hpp>
 #include <dyncp/cost/analytic_cost.hpp>
+#include <dyncp/cost/cost_fitter.hpp>
 #include <dyncp/cost/cost_model.hpp>
+#include <dyncp/cost/fitted_cost.hpp>
 #include <dyncp/cost/load.hpp>
 #include <dyncp/cost/memory.hpp>
 #include <dyncp/cost/quota.hpp>
 #include <dyncp/io/chrome_trace.hpp>
 #include <dyncp/io/corpora.hpp>
+#include <dyncp/io/cost_document.hpp>
 #include <dyncp/io/files.hpp>
 #include <dyncp/io/html_report.hpp>
 #include <dyncp/io/json_writer.hpp>
