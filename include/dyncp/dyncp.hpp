@@ -45,6 +45,7 @@
 #include <dyncp/io/svg.hpp>
 #include <dyncp/io/table.hpp>
 #include <dyncp/io/text.hpp>
+#include <dyncp/packers/branch_and_bound.hpp>
 #include <dyncp/packers/cover_ranks.hpp>
 #include <dyncp/packers/dynamic_cp.hpp>
 #include <dyncp/packers/exhaustive_plan.hpp>
@@ -52,11 +53,13 @@
 #include <dyncp/packers/packer.hpp>
 #include <dyncp/packers/packing_only.hpp>
 #include <dyncp/packers/plan_hint.hpp>
+#include <dyncp/packers/polish.hpp>
 #include <dyncp/packers/ramp.hpp>
 #include <dyncp/packers/region_builder.hpp>
 #include <dyncp/packers/region_search.hpp>
 #include <dyncp/packers/region_split.hpp>
 #include <dyncp/packers/spaced_plan.hpp>
+#include <dyncp/packers/tiled_plan.hpp>
 #include <dyncp/plan/digest.hpp>
 #include <dyncp/plan/inflight.hpp>
 #include <dyncp/plan/lower_bounds.hpp>
@@ -89,6 +92,7 @@
 #include <dyncp/runtime/split_merge.hpp>
 #include <dyncp/sim/closed_form.hpp>
 #include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/incremental.hpp>
 #include <dyncp/sim/memory_timeline.hpp>
 #include <dyncp/sim/one_f_one_b.hpp>
 #include <dyncp/sim/priced_plan.hpp>
