@@ -82,7 +82,7 @@ TEST_CASE("split, merge and reroute") {
   });
 }
 TEST_CASE("when a rank goes wrong") {
-  mpi_runner<> runner({}, {.deadline_us = 300'000});
+  mpi_runner<> runner({}, {.deadline_us = 1'000'000});
   dyncp_test::check_missing_rank(runner);
   dyncp_test::check_wrong_size(runner);
   dyncp_test::check_crossed_groups(runner);

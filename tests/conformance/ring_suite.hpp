@@ -209,10 +209,11 @@ inline std::vector<named_case> ring_failures() {
   return cases;
 }
 
+/// Those that need at most the runner's ranks, or exactly `cp` of them.
 template <class Runner>
-void check_ring_failures(Runner& runner) {
+void check_ring_failures(Runner& runner, std::int32_t cp = 0) {
   for (const named_case& n : ring_failures()) {
-    if (n.cp > runner.ranks()) continue;
+    if (n.cp > runner.ranks() || (cp > 0 && n.cp != cp)) continue;
     INFO(n.name << ", " << n.cp << " ranks, mask " << static_cast<int>(n.input.mask));
     check_ring(runner, n.input);
   }

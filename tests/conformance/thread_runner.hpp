@@ -52,12 +52,16 @@ class thread_runner {
     });
     CHECK_MESSAGE(world.messages_in_flight() == 0, "messages are left in the mailboxes");
     end_us_ = world.now_us();
+    exchanges_.clear();
+    for (std::int32_t r = 0; r < world_.ranks; ++r) exchanges_.push_back(world.exchanges(r));
     return results;
   }
   /// A barrier beside the fabric, for tests that break the fabric.
   void meet() { meeting_->arrive_and_wait(); }
   /// The time of the world when the last run ended.
   [[nodiscard]] std::int64_t end_us() const { return end_us_; }
+  /// Exchanges that each rank began in the last run.
+  [[nodiscard]] const std::vector<std::int64_t>& exchanges() const { return exchanges_; }
 
   template <class F>
   void run(F f) {
@@ -74,6 +78,7 @@ class thread_runner {
   dyncp::cpu::device_options device_;
   std::barrier<>* meeting_ = nullptr;
   std::int64_t end_us_ = 0;
+  std::vector<std::int64_t> exchanges_;
 };
 
 }  // namespace dyncp_test

@@ -51,6 +51,7 @@ class ring_context {
     out.limits_ = limits;
     out.table_ = std::move(*table);
     out.host_ = std::move(*host);
+    out.table_begin_ = static_cast<const attention_segment*>(out.table_.data());
     out.pairs_.reserve(static_cast<std::size_t>(limits.max_cp));
     return out;
   }
@@ -96,9 +97,8 @@ class ring_context {
 
   /// The step against the keys of `owner`, a segment per sequence.
   [[nodiscard]] attention_step step(std::int32_t owner) const noexcept {
-    const auto* first = static_cast<const attention_segment*>(table_.data()) +
-                        std::ptrdiff_t{owner} * sequences_;
-    return {{first, static_cast<std::size_t>(sequences_)},
+    return {{table_begin_ + std::ptrdiff_t{owner} * sequences_,
+             static_cast<std::size_t>(sequences_)},
             ring_step_of(layout_, mask_, group_.index, owner).mask, rows_, kv_rows_};
   }
   /// Pairs of query and key that this rank computes against the keys of `owner`.
@@ -149,6 +149,7 @@ class ring_context {
 
   ring_limits limits_;
   typename D::buffer table_;  // (owners, sequences)
+  const attention_segment* table_begin_ = nullptr;
   typename D::staging host_;  // the same, until the upload has passed
   std::vector<std::int64_t> pairs_;  // (owners)
   group_handle group_;

@@ -50,9 +50,11 @@ template <class F>
   try {
     return detail::call_contained(f);
   } catch (const std::exception& e) {
-    return make_error(errc::callback_failed, std::string(who) + " threw: " + e.what());
+    return make_error(errc::callback_failed, std::string(who) + " threw: " + e.what(),
+                      "remove what it complains of, and call again");
   } catch (...) {
-    return make_error(errc::callback_failed, std::string(who) + " threw");
+    return make_error(errc::callback_failed, std::string(who) + " threw what is no std::exception",
+                      "remove what it complains of, and call again");
   }
 #else
   static_cast<void>(who);

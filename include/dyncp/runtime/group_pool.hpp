@@ -201,7 +201,7 @@ class group_pool {
     if (backend_ != nullptr) backend_->fabric().fail(communicators_.front(), why);
   }
   /// Success, or `aborted` with the first reason.
-  [[nodiscard]] result<void> health() const {
+  [[nodiscard]] result<void> health() {
     return backend_->fabric().health(communicators_.front());
   }
 

@@ -121,7 +121,7 @@ class lone_channel {
 ///
 /// `next` is collective over the channel, or the pool: every member calls it equally often. Before
 /// a step is yielded its members compare iteration and digest of problem, cost and plan, in one
-/// small all-gather; so plans that differ, a range or loader that throws, a length that lies, and a
+/// small all-gather (four where lengths are probed); so plans that differ, a range or loader that throws, a length that lies, and a
 /// member that is late or dead give every member the same error, and no step. What was read stays:
 /// the next call goes on where this one failed, with a new pool if the old one is poisoned, and
 /// yields each sample once. A step is done when the call after it succeeds; `again` yields it once
@@ -229,73 +229,84 @@ class data_iterator {
   template <class C, class GroupOf>
   [[nodiscard]] result<std::optional<step_type>> advance(C& channel, GroupOf&& group_of) {
     const std::int32_t rank = options_.rank < 0 ? channel.rank() : options_.rank;
-    if (!in_step_) DYNCP_TRY(meet(channel, rank));
-    in_step_ = true;
-    result<void> local = fill_ahead(channel);
-    if (!local && Source::collective) return local.error();  // each member has it
+    for (;;) {
+      // Sources that exchange something to read must know that all are at the same place.
+      if (!in_step_ || Source::collective) DYNCP_TRY(meet(channel, rank));
+      in_step_ = true;
+      result<void> local = fill_ahead(channel);
+      if (!local && Source::collective) return local.error();  // each member has it
 
-    prepared step;
-    length_correction correction;
-    const bool ended = local && at_end();
-    if (local && !ended) local = prepare(rank, group_of, step, correction);
-    DYNCP_TRY(decide(channel, local, ended ? end_digest : step.digest, correction));
-    if (ended) return std::optional<step_type>{};
+      prepared step;
+      length_correction correction;
+      const bool ended = local && at_end();
+      if (local && !ended) local = prepare(rank, group_of, step, correction);
+      auto together = decide(channel, rank, local, ended ? end_digest : step.digest, correction);
+      if (!together) return std::move(together).error();
+      if (!*together) continue;  // someone asked where we are, and now all know
+      if (ended) return std::optional<step_type>{};
 
-    if constexpr (Source::collective) {
-      pending& p = pending_.front();
-      correction = {};
-      local = source_.deliver(channel, p.batch, step.data->layout, p.iteration, correction);
-      // Ranks that could not exchange cannot vote either; the others hear of it in their vote.
-      DYNCP_TRY(decide(channel, local, step.digest, correction));
+      if constexpr (Source::collective) {
+        pending& p = pending_.front();
+        correction = {};
+        local = source_.deliver(channel, p.batch, step.data->layout, p.iteration, correction);
+        together = decide(channel, rank, local, step.digest, correction);
+        if (!together) return std::move(together).error();
+      }
+      return std::optional<step_type>(commit(rank, std::move(step)));
     }
-    return std::optional<step_type>(commit(rank, std::move(step)));
+  }
+
+  [[nodiscard]] step_vote my_vote() const {
+    step_vote v;
+    v.iteration = position_.iteration;
+    v.lowest = position_.iteration - (previous_ ? 1 : 0);
+    v.unread = position_.iteration;
+    for (const pending& p : pending_) {
+      if (p.complete && p.iteration == v.unread) ++v.unread;
+    }
+    v.batch_size = options_.global_batch_size;
+    return v;
+  }
+
+  template <class C>
+  [[nodiscard]] result<void> meet(C& channel, std::int32_t rank) {
+    const result<void> options = check_options(channel.size(), rank);
+    step_vote mine = my_vote();
+    mine.meets = 1;
+    mine.failed = options ? 0 : 1;
+    auto votes = gather_votes(channel, mine);
+    if (!votes) return std::move(votes).error();
+    return settle(channel, *votes, options);
   }
 
   /// Brings members together that failed at different places: the earliest iteration that one of
   /// them still needs is the next for all. Ranks that are one ahead go back.
   template <class C>
-  [[nodiscard]] result<void> meet(C& channel, std::int32_t rank) {
-    struct place {
-      std::int64_t next;
-      std::int64_t lowest;
-      std::int64_t unread;  // first iteration whose lengths are not gathered
-      std::int64_t batch_size;
-      std::int64_t failed;
-    };
-    std::int64_t unread = position_.iteration;
-    for (const pending& p : pending_) {
-      if (p.complete && p.iteration == unread) ++unread;
+  [[nodiscard]] result<void> settle(C& channel, const std::vector<step_vote>& votes,
+                                    const result<void>& options) {
+    for (std::size_t m = 0; m < votes.size(); ++m) {
+      if (votes[m].meets == 0 || votes[m].failed == 0) continue;
+      return first_failure(channel, position_.iteration, static_cast<std::int32_t>(m),
+                           options ? nullptr : &options.error());
     }
-    const result<void> options = check_options(channel.size(), rank);
-    auto all = all_gather_value(
-        channel, place{position_.iteration, position_.iteration - (previous_ ? 1 : 0), unread,
-                       options_.global_batch_size, options ? 0 : 1});
-    if (!all) return step_aborted(position_.iteration, all.error());
-    place first = (*all)[0];
-    for (std::size_t m = 0; m < all->size(); ++m) {
-      const place& p = (*all)[m];
-      if (p.failed != 0) {
-        return first_failure(channel, position_.iteration, static_cast<std::int32_t>(m),
-                             options ? nullptr : &options.error());
-      }
-    }
-    for (const place& p : *all) {
-      if (p.batch_size != first.batch_size) {
-        return error{errc::mismatch, "global batch sizes differ: " + std::to_string(p.batch_size) +
-                     " and " + std::to_string(first.batch_size), p.batch_size, first.batch_size,
+    step_vote first = votes[0];
+    for (const step_vote& v : votes) {
+      if (v.batch_size != first.batch_size) {
+        return error{errc::mismatch, "global batch sizes differ: " + std::to_string(v.batch_size) +
+                     " and " + std::to_string(first.batch_size), v.batch_size, first.batch_size,
                      "give every rank the same data_iterator_options::global_batch_size"};
       }
-      first.next = std::min(first.next, p.next);
-      first.lowest = std::max(first.lowest, p.lowest);
-      first.unread = std::min(first.unread, p.unread);
+      first.iteration = std::min(first.iteration, v.iteration);
+      first.lowest = std::max(first.lowest, v.lowest);
+      first.unread = std::min(first.unread, v.unread);
     }
-    if (first.lowest > first.next) {
-      return error{errc::mismatch, "one rank needs iteration " + std::to_string(first.next) +
+    if (first.lowest > first.iteration) {
+      return error{errc::mismatch, "one rank needs iteration " + std::to_string(first.iteration) +
                    ", another one cannot go back before " + std::to_string(first.lowest),
-                   first.next, first.lowest,
+                   first.iteration, first.lowest,
                    "restart all ranks from positions of the same iteration"};
     }
-    if (position_.iteration > first.next) roll_back();
+    if (position_.iteration > first.iteration) roll_back();
     if constexpr (Source::collective) {
       for (pending& p : pending_) {
         if (p.iteration < first.unread || !p.complete) continue;
@@ -544,16 +555,25 @@ class data_iterator {
     return log_to(options_.log, log_level::info, "data_iterator", text);
   }
 
-  /// The members' vote; on a failure applies what they learned, the same on all of them.
+  /// The members' vote: true if all do the same now, false if they only met. On a failure applies
+  /// what they learned, the same on all of them.
   template <class C>
-  [[nodiscard]] result<void> decide(C& channel, const result<void>& local, std::uint64_t digest,
-                                    const length_correction& correction) {
-    step_vote mine{position_.iteration, digest, 0, {}};
+  [[nodiscard]] result<bool> decide(C& channel, std::int32_t rank, const result<void>& local,
+                                    std::uint64_t digest, const length_correction& correction) {
+    step_vote mine = my_vote();
+    mine.digest = digest;
+    mine.failed = local ? 0 : 1;
     if (!local) mine.correction = correction;
-    std::vector<step_vote> votes;
-    auto agreed = agree_on_step(channel, mine, local ? nullptr : &local.error(), votes);
-    if (agreed) return {};
-    for (const step_vote& v : votes) {
+    auto votes = gather_votes(channel, mine);
+    if (!votes) return std::move(votes).error();
+    for (const step_vote& v : *votes) {
+      if (v.meets == 0) continue;
+      DYNCP_TRY(settle(channel, *votes, check_options(channel.size(), rank)));
+      return false;
+    }
+    auto agreed = judge_votes(channel, *votes, local ? nullptr : &local.error());
+    if (agreed) return true;
+    for (const step_vote& v : *votes) {
       if (v.failed == 0 || v.correction.sequence < 0 || pending_.empty()) continue;
       pending& p = pending_.front();
       const auto i = static_cast<std::size_t>(v.correction.sequence);
@@ -568,7 +588,7 @@ class data_iterator {
         }
       }
     }
-    return agreed;
+    return agreed.error();
   }
 
   [[nodiscard]] step_type commit(std::int32_t rank, prepared step) {

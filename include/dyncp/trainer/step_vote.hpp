@@ -6,7 +6,6 @@
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/trainer/step_message.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,8 +30,12 @@ struct length_correction {
 struct step_vote {
   std::int64_t iteration = 0;
   std::uint64_t digest = 0;
-  std::int64_t failed = 0;  ///< 1: see the error that this member sends next
-  length_correction correction;
+  std::int64_t failed = 0;      ///< 1: see the error that this member sends next
+  std::int64_t meets = 0;       ///< 1: it has no digest yet, it asks where the others are
+  std::int64_t lowest = 0;      ///< the iteration that it can go back to
+  std::int64_t unread = 0;      ///< the first iteration whose lengths it lacks
+  std::int64_t batch_size = 0;
+  length_correction correction = {};
 };
 static_assert(std::has_unique_object_representations_v<step_vote>);
 
@@ -67,29 +70,25 @@ template <host_channel C>
   return why;
 }
 
-/// Compares, before the first collective of a step, what all members are about to do: iteration and
-/// digest of `mine`, or the error `failure` of a member that cannot. Returns all votes, (size()).
-///
-/// Every member returns the same: success, or one and the same error. Collective; one small
-/// all-gather, and a broadcast if a member failed.
+/// All members' votes, (size()). Collective; one small all-gather. Errors: aborted.
+template <host_channel C>
+[[nodiscard]] result<std::vector<step_vote>> gather_votes(C& channel, const step_vote& mine) {
+  auto all = all_gather_value(channel, mine);
+  if (!all) return step_aborted(mine.iteration, all.error());
+  return all;
+}
+
+/// What the votes come to, the same on every member: success if all are about to do the same.
+/// `failure` is this member's error, or nullptr. Collective only if a member failed.
 ///
 /// Errors: that of the first member that failed, with its number in front; mismatch if iterations
-/// or digests differ; aborted if a member could not be heard within the fabric's deadline.
+/// or digests differ; aborted if the error of a member could not be heard.
 template <host_channel C>
-[[nodiscard]] result<void> agree_on_step(C& channel, step_vote mine, const error* failure,
-                                         std::vector<step_vote>& votes) {
-  mine.failed = failure == nullptr ? 0 : 1;
-  auto all = all_gather_value(channel, mine);
-  if (!all) {
-    votes.clear();
-    return step_aborted(mine.iteration, all.error());
-  }
-  votes = std::move(*all);
-  const auto first = std::find_if(votes.begin(), votes.end(),
-                                  [](const step_vote& v) { return v.failed != 0; });
-  if (first != votes.end()) {
-    return first_failure(channel, mine.iteration, static_cast<std::int32_t>(first - votes.begin()),
-                         failure);
+[[nodiscard]] result<void> judge_votes(C& channel, std::span<const step_vote> votes,
+                                       const error* failure) {
+  for (std::size_t m = 0; m < votes.size(); ++m) {
+    if (votes[m].failed == 0) continue;
+    return first_failure(channel, votes[m].iteration, static_cast<std::int32_t>(m), failure);
   }
   for (std::size_t m = 1; m < votes.size(); ++m) {
     if (votes[m].iteration != votes[0].iteration) {
@@ -99,7 +98,7 @@ template <host_channel C>
                    "call `next` equally often on all ranks; the next call brings them together"};
     }
     if (votes[m].digest != votes[0].digest) {
-      return error{errc::mismatch, "the plans of iteration " + std::to_string(mine.iteration) +
+      return error{errc::mismatch, "the plans of iteration " + std::to_string(votes[0].iteration) +
                    " differ: rank " + std::to_string(m) + " has digest " +
                    std::to_string(votes[m].digest) + ", rank 0 has " +
                    std::to_string(votes[0].digest), static_cast<std::int64_t>(m), 0,
@@ -107,6 +106,19 @@ template <host_channel C>
     }
   }
   return {};
+}
+
+/// Compares, before the first collective of a step, what all members are about to do: iteration and
+/// digest, or the error `failure` of a member that cannot. For trainers with iterators of their
+/// own; `data_iterator` does it in `next`. Collective; errors as `judge_votes`, the same on all.
+template <host_channel C>
+[[nodiscard]] result<void> agree_on_step(C& channel, std::int64_t iteration, std::uint64_t digest,
+                                         const error* failure = nullptr) {
+  const step_vote mine{.iteration = iteration, .digest = digest,
+                       .failed = failure == nullptr ? 0 : 1};
+  auto votes = gather_votes(channel, mine);
+  if (!votes) return std::move(votes).error();
+  return judge_votes(channel, *votes, failure);
 }
 
 }  // namespace v0

@@ -109,6 +109,11 @@ class thread_world {
     const std::lock_guard lock(mutex_);
     return now();
   }
+  /// Exchanges that `rank` has begun: the steps that faults count.
+  [[nodiscard]] std::int64_t exchanges(std::int32_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return at(rank).steps;
+  }
 
   /// A number that changes whenever something happens that a blocked `rank` may wait for.
   [[nodiscard]] std::uint64_t activity(std::int32_t rank) const {

@@ -247,7 +247,15 @@ class fabric {
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
-  fabric(cpu::device& local, fabric_options options) : device_(&local), options_(options) {}
+  fabric(cpu::device& local, fabric_options options) : device_(&local), options_(options) {
+    for (int i = 0; i < 64; ++i) spare_.push_back(new_state());
+  }
+
+  static state_ptr new_state() {
+    auto x = std::make_unique<state>();
+    x->parts.reserve(4);
+    return x;
+  }
 
   [[nodiscard]] static result<void> called(int code, std::string_view function) {
     if (code == MPI_SUCCESS) return {};
@@ -295,7 +303,7 @@ class fabric {
                     std::span<const incoming> in, int tag) {
     state_ptr x;
     if (spare_.empty()) {
-      x = std::make_unique<state>();
+      x = new_state();
     } else {
       x = std::move(spare_.back());
       spare_.pop_back();
