@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -28,9 +27,7 @@ class dense_run {
     std::int64_t count = 0;
     for (const sample& s : batch) {
       const token_sample loaded = load(s, model_.config().vocabulary);
-      std::vector<std::int32_t> positions(loaded.tokens.size());
-      std::iota(positions.begin(), positions.end(), 0);
-      const model_batch<T> rows{loaded.tokens, loaded.labels, positions, &attend_};
+      const model_batch<T> rows{loaded.length(), loaded.tokens, loaded.labels, &attend_};
       stage_context<T> context;
       static_cast<void>(model_.forward(0, rows, {}, context));
       static_cast<void>(model_.backward(0, rows, {}, context));

@@ -12,12 +12,10 @@
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_pool.hpp>
 #include <dyncp/runtime/packed_seq_params.hpp>
-#include <dyncp/thd/index_map.hpp>
-#include <dyncp/thd/positions.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
+#include <dyncp/trainer/token_share.hpp>
 #include <dyncp/trainer/training_step.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,14 +31,13 @@ namespace megatron_style {
 template <class T>
 struct micro_batch {
   std::optional<dyncp::packed_seq_params> params;  ///< nothing: the rank is idle
-  std::vector<std::int32_t> tokens;     // (rows), on the first virtual stage
-  std::vector<std::int32_t> labels;     // (rows), on the last; -1: none
-  std::vector<std::int32_t> positions;  // (rows)
+  std::vector<std::int32_t> tokens;  // (rows), on the first virtual stage
+  std::vector<std::int32_t> labels;  // (rows), on the last; -1: none
   std::unique_ptr<attention<T>> attend;
   stage_context<T> context;
 
   [[nodiscard]] model_batch<T> view() const noexcept {
-    return {tokens, labels, positions, attend.get()};
+    return {params ? params->local_tokens() : 0, tokens, labels, attend.get()};
   }
 };
 
@@ -49,22 +46,6 @@ struct known_step {
   dyncp::step_metadata metadata;
   std::optional<dyncp::training_step<token_sample>> data;
 };
-
-/// This rank's rows of a field of whole samples, `filler` where there is no token.
-[[nodiscard]] inline std::vector<std::int32_t> rows_of(
-    const dyncp::packed_seq_params& params, std::span<const token_sample> samples,
-    std::vector<std::int32_t> token_sample::*field, std::int32_t filler) {
-  std::vector<std::int32_t> pack(static_cast<std::size_t>(params.total_tokens()), filler);
-  for (std::size_t s = 0; s < samples.size(); ++s) {
-    const std::vector<std::int32_t>& from = samples[s].*field;
-    std::copy(from.begin(), from.end(), pack.begin() + params.cu().padded[s]);
-  }
-  std::vector<std::int32_t> rows;
-  for (std::int32_t row : dyncp::packed_rows(params.view(), params.cp_rank())) {
-    rows.push_back(pack[static_cast<std::size_t>(row)]);
-  }
-  return rows;
-}
 
 /// The iterator that the schedule asks for micro-batches: one per chunk.
 template <class T, dyncp::backend B>
@@ -91,7 +72,6 @@ class chunk_iterator {
     ++next_;
     if (!batch->params) return batch;
     const dyncp::packed_seq_params& params = *batch->params;
-    batch->positions = dyncp::positions(params.view(), params.cp_rank());
     batch->attend = layers_->bind(params);
     if (place_.first()) batch->tokens = field(params, samples, &token_sample::tokens, 0);
     if (place_.last()) batch->labels = field(params, samples, &token_sample::labels, -1);
@@ -99,16 +79,16 @@ class chunk_iterator {
   }
 
  private:
-  /// Tensor rank 0 cuts its rows out of the samples and tells the others.
+  /// Tensor rank 0 cuts its share out of the whole samples and tells the others.
   [[nodiscard]] std::vector<std::int32_t> field(const dyncp::packed_seq_params& params,
                                                 std::span<const token_sample> samples,
                                                 std::vector<std::int32_t> token_sample::*which,
-                                                std::int32_t filler) {
-    std::vector<std::int32_t> rows;
+                                                std::int32_t padding) {
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(params.local_tokens()));
     if (view_) {
-      rows = rows_of(params, samples, which, filler);
-    } else {
-      rows.resize(static_cast<std::size_t>(params.local_tokens()));
+      rows = dyncp::cut_share<std::int32_t>(params, padding, [&](std::int32_t s, std::int32_t at) {
+        return (samples[static_cast<std::size_t>(s)].*which)[static_cast<std::size_t>(at)];
+      });
     }
     dyncp::broadcast(comms_->tp, std::as_writable_bytes(std::span(rows)), 0).value();
     return rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The example's model by itself: gradients against finite differences, partitions that begin alike.
-#include "dense_run.hpp"
-#include "model/parameters.hpp"
+#include "megatron_style/dense_run.hpp"
+#include "megatron_style/model/parameters.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The example's trainer: equal to one dense rank on every partition, under every scheduler.
-#include "demos.hpp"
+#include "megatron_style/demos.hpp"
 
 #include <doctest/doctest.h>
 

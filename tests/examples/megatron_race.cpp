@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Virtual times of the example's trainer against the simulator, and planning ahead of a large job.
-#include "demos.hpp"
+#include "megatron_style/demos.hpp"
 
 #include <doctest/doctest.h>
 

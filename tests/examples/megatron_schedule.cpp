@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer's schedules: they know nothing of the library, and run what its simulator assumes.
-#include "schedule.hpp"
+#include "megatron_style/schedule.hpp"
 
 #include <dyncp/plan/schedule.hpp>
 

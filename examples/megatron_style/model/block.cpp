@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block.hpp"
 
+#include "layers.hpp"
+
 #include <utility>
 
 namespace megatron_style {
@@ -18,8 +20,6 @@ matrix<T> block<T>::forward(matrix<T> x, const model_batch<T>& batch,
   c.kv.resize(2 * rows, p.value(where_.wk).cols());
   c.kv.topRows(rows).noalias() = normal * p.value(where_.wk);
   c.kv.bottomRows(rows).noalias() = normal * p.value(where_.wv);
-  rope_->turn(c.q, batch.positions, false);
-  rope_->turn(matrix_map<T>(c.kv.data(), rows, c.kv.cols()), batch.positions, false);
   batch.attend->forward(c.q, c.kv, c.attended, c.lse);
   matrix<T> out(rows, c.input.cols());
   out.noalias() = c.attended * p.value(where_.wo);
@@ -59,8 +59,6 @@ matrix<T> block<T>::backward(const matrix<T>& dy, const model_batch<T>& batch,
   matrix<T> dq(rows, c.q.cols());
   matrix<T> dkv(2 * rows, c.kv.cols());
   batch.attend->backward(c.q, c.kv, c.attended, c.lse, dattended, dq, dkv);
-  rope_->turn(dq, batch.positions, true);
-  rope_->turn(matrix_map<T>(dkv.data(), rows, dkv.cols()), batch.positions, true);
 
   normal = rms_norm(c.input, p.value(where_.attention_norm), epsilon, c.inverse);
   p.gradient(where_.wq).noalias() += normal.transpose() * dq;

@@ -3,7 +3,6 @@
 
 #include "config.hpp"
 #include "interfaces.hpp"
-#include "layers.hpp"
 #include "parameters.hpp"
 #include "tensor.hpp"
 
@@ -30,8 +29,8 @@ template <class T>
 class block {
  public:
   block(const model_config& config, parameter_set<T>& parameters, const block_parameters& where,
-        tensor_parallel<T>& tp, rope<T>& turn)
-      : config_(config), parameters_(&parameters), where_(where), tp_(&tp), rope_(&turn) {}
+        tensor_parallel<T>& tp)
+      : config_(config), parameters_(&parameters), where_(where), tp_(&tp) {}
 
   [[nodiscard]] matrix<T> forward(matrix<T> x, const model_batch<T>& batch,
                                   block_context<T>& context) const;
@@ -44,7 +43,6 @@ class block {
   parameter_set<T>* parameters_;
   block_parameters where_;
   tensor_parallel<T>* tp_;
-  rope<T>* rope_;
 };
 
 }  // namespace megatron_style

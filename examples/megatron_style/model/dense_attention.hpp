@@ -3,6 +3,7 @@
 
 #include "config.hpp"
 #include "interfaces.hpp"
+#include "rope.hpp"
 #include "tensor.hpp"
 
 #include <cmath>
@@ -10,16 +11,19 @@
 
 namespace megatron_style {
 
-/// Causal attention over one sequence that is alone on one rank, from the definition: the reference
+/// Rotary embedding and causal attention over one sequence that is alone on one rank, from the definition: the reference
 /// that packs, rings and plans are compared with. It knows nothing of any of them.
 template <class T>
 class dense_attention final : public attention<T> {
  public:
   explicit dense_attention(const model_config& config)
-      : dim_(config.head_dim), heads_(config.q_heads), group_(config.q_heads / config.kv_heads),
+      : base_(config.rope_base), dim_(config.head_dim), heads_(config.q_heads),
+        group_(config.q_heads / config.kv_heads),
         scale_(static_cast<T>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))) {}
 
-  void forward(const matrix<T>& q, const matrix<T>& kv, matrix<T>& out, matrix<T>& lse) override {
+  void forward(matrix<T>& q, matrix<T>& kv, matrix<T>& out, matrix<T>& lse) override {
+    turn_sequence<T>(q, dim_, base_, false);
+    turn_sequence<T>(kv.topRows(q.rows()), dim_, base_, false);
     out.resize(q.rows(), q.cols());
     lse.resize(q.rows(), heads_);
     for (Eigen::Index h = 0; h < heads_; ++h) {
@@ -44,6 +48,8 @@ class dense_attention final : public attention<T> {
       dkv.block(0, h / group_ * dim_, rows, dim_).noalias() +=
           dscores.transpose() * q.middleCols(h * dim_, dim_);
     }
+    turn_sequence<T>(dq, dim_, base_, true);
+    turn_sequence<T>(dkv.topRows(rows), dim_, base_, true);
   }
 
  private:
@@ -69,6 +75,7 @@ class dense_attention final : public attention<T> {
     return scores;
   }
 
+  double base_;
   Eigen::Index dim_;
   Eigen::Index heads_;
   Eigen::Index group_;

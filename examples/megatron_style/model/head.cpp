@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "head.hpp"
 
+#include "layers.hpp"
+
 #include <cmath>
 #include <cstddef>
 #include <utility>
@@ -16,19 +18,20 @@ head<T>::head(const model_config& config, const model_part& part, parameter_set<
 template <class T>
 matrix<T> head<T>::embed(const model_batch<T>& batch) const {
   const const_matrix_map<T> table = parameters_->value(parameters_->embedding());
-  matrix<T> x = matrix<T>::Zero(batch.rows(), config_.hidden);
-  for (Eigen::Index row = 0; row < batch.rows(); ++row) {
+  matrix<T> x = matrix<T>::Zero(batch.rows, config_.hidden);
+  for (Eigen::Index row = 0; row < batch.rows; ++row) {
     const Eigen::Index token = batch.tokens[static_cast<std::size_t>(row)] - first_;
     if (token >= 0 && token < size_) x.row(row) = table.row(token);
   }
   tp_->sum(x);
+  if (batch.extra != nullptr) x += *batch.extra;
   return x;
 }
 
 template <class T>
 void head<T>::embed_backward(const matrix<T>& dx, const model_batch<T>& batch) const {
   matrix_map<T> gradient = parameters_->gradient(parameters_->embedding());
-  for (Eigen::Index row = 0; row < batch.rows(); ++row) {
+  for (Eigen::Index row = 0; row < batch.rows; ++row) {
     const Eigen::Index token = batch.tokens[static_cast<std::size_t>(row)] - first_;
     if (token >= 0 && token < size_) gradient.row(token) += dx.row(row);
   }

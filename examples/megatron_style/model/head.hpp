@@ -3,7 +3,6 @@
 
 #include "config.hpp"
 #include "interfaces.hpp"
-#include "layers.hpp"
 #include "parameters.hpp"
 #include "tensor.hpp"
 

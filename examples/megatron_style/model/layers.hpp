@@ -3,12 +3,6 @@
 
 #include "tensor.hpp"
 
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 namespace megatron_style {
 
 /// y = x * inverse * weight by rows, inverse = 1 / sqrt(mean(x^2) + epsilon), which is kept.
@@ -32,51 +26,6 @@ template <class T, class Weight, class Gradient>
       (scaled.array() * normal.array()).matrix().rowwise().sum() / static_cast<T>(x.cols());
   return (scaled.array() - normal.array().colwise() * along.array()).colwise() * inverse.array();
 }
-
-/// Rotary embedding: pairs (i, i + dim/2) of each head turn by position * base^(-2i/dim).
-template <class T>
-class rope {
- public:
-  rope(std::int32_t head_dim, double base) : half_(head_dim / 2), base_(base) {}
-
-  /// Turns all heads of `x` (rows, heads * dim) by their positions, or back (the gradient).
-  template <class Matrix>
-  void turn(Matrix&& x, std::span<const std::int32_t> positions, bool back) {
-    const Eigen::Index dim = 2 * half_;
-    for (std::size_t row = 0; row < positions.size(); ++row) {
-      const T* const angle = angles_of(positions[row]);
-      T* const data = x.data() + static_cast<Eigen::Index>(row) * x.cols();
-      for (Eigen::Index head = 0; head < x.cols(); head += dim) {
-        for (Eigen::Index i = 0; i < half_; ++i) {
-          const T a = data[head + i];
-          const T b = data[head + half_ + i];
-          const T cosine = angle[2 * i];
-          const T sine = back ? -angle[2 * i + 1] : angle[2 * i + 1];
-          data[head + i] = a * cosine - b * sine;
-          data[head + half_ + i] = b * cosine + a * sine;
-        }
-      }
-    }
-  }
-
- private:
-  const T* angles_of(std::int32_t position) {
-    const std::size_t width = static_cast<std::size_t>(2 * half_);
-    for (std::size_t p = table_.size() / width; p <= static_cast<std::size_t>(position); ++p) {
-      for (Eigen::Index i = 0; i < half_; ++i) {
-        const double angle = static_cast<double>(p) *
-                             std::pow(base_, -static_cast<double>(i) / static_cast<double>(half_));
-        table_.push_back(static_cast<T>(std::cos(angle)));
-        table_.push_back(static_cast<T>(std::sin(angle)));
-      }
-    }
-    return table_.data() + static_cast<std::size_t>(position) * width;
-  }
-
-  Eigen::Index half_;
-  double base_;
-  std::vector<T> table_;  // (positions, half, 2): cosine and sine
-};
 
 /// silu(gate) * up.
 template <class T>

@@ -5,7 +5,6 @@
 #include "config.hpp"
 #include "head.hpp"
 #include "interfaces.hpp"
-#include "layers.hpp"
 #include "parameters.hpp"
 #include "tensor.hpp"
 
@@ -31,10 +30,10 @@ class stage {
  public:
   stage(const model_config& config, const model_part& part, tensor_parallel<T>& tp)
       : config_(config), part_(part), parameters_(config, part),
-        rope_(config.head_dim, config.rope_base), head_(config, part, parameters_, tp) {
+        head_(config, part, parameters_, tp) {
     for (std::int32_t chunk = 0; chunk < part.chunks; ++chunk) {
       for (std::int32_t i = 0; i < parameters_.layers_per_chunk(); ++i) {
-        blocks_.emplace_back(config, parameters_, parameters_.block(chunk, i), tp, rope_);
+        blocks_.emplace_back(config, parameters_, parameters_.block(chunk, i), tp);
       }
     }
   }
@@ -45,7 +44,7 @@ class stage {
   /// first. The last one has no output but context.head.losses.
   [[nodiscard]] matrix<T> forward(std::int32_t chunk, const model_batch<T>& batch, matrix<T> x,
                                   stage_context<T>& context) {
-    if (batch.rows() == 0) return matrix<T>(0, config_.hidden);
+    if (batch.rows == 0) return matrix<T>(0, config_.hidden);
     if (part_.first(chunk)) x = head_.embed(batch);
     context.blocks.resize(static_cast<std::size_t>(parameters_.layers_per_chunk()));
     for (std::size_t i = 0; i < context.blocks.size(); ++i) {
@@ -56,18 +55,18 @@ class stage {
     return matrix<T>(0, config_.hidden);
   }
 
-  /// The gradient of what `forward` took, from that of what it gave (unused for the last virtual
-  /// stage, where the summed loss is differentiated). Gradients of weights are added up.
+  /// The gradient of what `forward` took, on the first virtual stage of the embedding, from that of
+  /// what it gave; the last one differentiates the summed loss instead. Gradients of weights are
+  /// added up.
   [[nodiscard]] matrix<T> backward(std::int32_t chunk, const model_batch<T>& batch, matrix<T> dy,
                                    stage_context<T>& context) {
-    if (batch.rows() == 0) return matrix<T>(0, config_.hidden);
+    if (batch.rows == 0) return matrix<T>(0, config_.hidden);
     if (part_.last(chunk)) dy = head_.backward(context.head);
     for (std::size_t i = context.blocks.size(); i > 0; --i) {
       dy = block_at(chunk, i - 1).backward(dy, batch, context.blocks[i - 1]);
     }
-    if (!part_.first(chunk)) return dy;
-    head_.embed_backward(dy, batch);
-    return matrix<T>(0, config_.hidden);
+    if (part_.first(chunk)) head_.embed_backward(dy, batch);
+    return dy;
   }
 
   [[nodiscard]] parameter_set<T>& parameters() noexcept { return parameters_; }
@@ -82,7 +81,6 @@ class stage {
   model_config config_;
   model_part part_;
   parameter_set<T> parameters_;
-  rope<T> rope_;
   head<T> head_;
   std::vector<block<T>> blocks_;  // (chunks, layers per chunk)
 };
