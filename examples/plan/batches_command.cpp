@@ -182,6 +182,8 @@ dyncp::result<std::int64_t> wanted_batches(const options& o, std::int64_t left) 
 }  // namespace
 
 int run_batches(const options& o, const packer_info& packer) {
+  auto parameters = load_parameters(o);
+  if (!parameters) return report_error(parameters.error(), o.json);
   auto job = load_job(o);
   if (!job) return report_error(job.error(), o.json);
   auto list = load_lengths(o);
@@ -199,7 +201,7 @@ int run_batches(const options& o, const packer_info& packer) {
       if (!batch) return report_error(batch.error(), o.json);
       job->sequences = batch->sequences;
       const auto start = std::chrono::steady_clock::now();
-      auto made = run_packer(packer.name, *job);
+      auto made = run_packer(packer.name, *job, *parameters);
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (!made) {
         dyncp::error e = with_line(made.error(), *batch, list->source);

@@ -146,11 +146,19 @@ void add_problem(builder& b, options& o) {
   b.flag("--sequence-parallel", o.sequence_parallel, "pad sequences to tp times that");
 }
 
+void add_packer_parameters(builder& b, options& o) {
+  b.integer("--pack-tokens", o.pack_tokens,
+            "padded tokens at which static packers close a pack (default: limit * cp)");
+  b.integer("--micro-batch-size", o.micro_batch_size,
+            "sequences of a lane in a micro-batch of padded_bshd (default 1)");
+}
+
 void add_plan(CLI::App& app, options& o) {
   builder b(app, o, command::plan, "plan", "plan a batch: packs, CP sizes, micro-batches");
   add_problem(b, o);
   b.group("Planning");
   b.word("--packer", o.packer, "how to plan (default dynamic_cp; see presets)", "NAME");
+  add_packer_parameters(b, o);
   b.word("--batches", o.batches, "plan batch after batch of --batch sequences", "all|COUNT");
   b.flag("--curve", o.curve, "plan at many M: quota, makespan, knee");
   b.group("Output");
@@ -165,8 +173,10 @@ void add_compare(CLI::App& app, options& o) {
   builder b(app, o, command::compare, "compare", "packers side by side on one batch");
   add_problem(b, o);
   b.group("Planning");
-  b.words("--packers", o.packers, "which packers, the baseline first (default: all)", "NAME,...")
+  b.words("--packers", o.packers, "which packers, the baseline first (default: the main ones)",
+          "all|NAME,...")
       ->delimiter(',');
+  add_packer_parameters(b, o);
   b.group("Output");
   b.word("--svg", o.svg, "draw the first and the best plan, stage by stage", "FILE");
   b.word("--html", o.html, "write one page with pictures, table and lengths", "FILE");

@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -169,13 +170,13 @@ std::string make_page(const contenders& all, const dyncp::problem& p, const std:
 
 dyncp::result<std::vector<packer_info>> wanted_packers(const options& o) {
   std::vector<packer_info> out;
-  if (o.packers.empty()) {
-    // The baselines first.
-    for (const bool static_cp : {true, false}) {
-      for (const packer_info& p : packers()) {
-        if (p.static_cp == static_cp) out.push_back(p);
-      }
+  const bool all = o.packers.size() == 1 && o.packers.front() == "all";
+  if (o.packers.empty() || all) {
+    // Ours is last, the baselines before it.
+    for (const packer_info& p : packers()) {
+      if (all || p.main) out.push_back(p);
     }
+    std::rotate(out.begin(), out.begin() + 1, out.end());
     return out;
   }
   for (const std::string& name : o.packers) {
@@ -191,12 +192,14 @@ dyncp::result<std::vector<packer_info>> wanted_packers(const options& o) {
 int run_compare(const options& o) {
   auto wanted = wanted_packers(o);
   if (!wanted) return report_error(wanted.error(), o.json);
+  auto parameters = load_parameters(o);
+  if (!parameters) return report_error(parameters.error(), o.json);
   auto in = load_input(o, false);
   if (!in) return report_error(in.error(), o.json);
   contenders all;
   for (const packer_info& packer : *wanted) {
     const auto start = std::chrono::steady_clock::now();
-    auto made = run_packer(packer.name, in->problem);
+    auto made = run_packer(packer.name, in->problem, *parameters);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     all.push_back({packer.name, std::move(made), took.count()});
   }

@@ -36,8 +36,9 @@ struct curve_point {
 // Plans at fixed numbers of micro-batches, each once.
 class sweep {
  public:
-  sweep(const std::string& packer, const dyncp::problem& problem, double total_s)
-      : packer_(packer), problem_(problem), total_s_(total_s) {}
+  sweep(const std::string& packer, const packer_parameters& parameters,
+        const dyncp::problem& problem, double total_s)
+      : packer_(packer), parameters_(parameters), problem_(problem), total_s_(total_s) {}
 
   const curve_point& at(std::int32_t m) {
     const auto known = points_.find(m);
@@ -46,7 +47,7 @@ class sweep {
     p.micro_batches = m;
     p.quota_s = quota_s(m);
     problem_.limits.micro_batches = m;
-    if (auto made = run_packer(packer_, problem_)) {
+    if (auto made = run_packer(packer_, problem_, parameters_)) {
       p.makespan_s = made->statistics.makespan_s;
       p.tflops = made->statistics.model_tflops_per_gpu;
       p.bubble = made->statistics.bubble;
@@ -63,6 +64,7 @@ class sweep {
 
  private:
   std::string packer_;
+  packer_parameters parameters_;
   dyncp::problem problem_;
   double total_s_;
   std::map<std::int32_t, curve_point> points_;
@@ -124,10 +126,12 @@ std::string to_json(const std::vector<curve_point>& points,
 }  // namespace
 
 int run_curve(const options& o, const packer_info& packer) {
+  auto parameters = load_parameters(o);
+  if (!parameters) return report_error(parameters.error(), o.json);
   auto in = load_input(o, packer.static_cp);
   if (!in) return report_error(in.error(), o.json);
   const dyncp::problem& p = in->problem;
-  auto chosen = run_packer(o.packer, p);
+  auto chosen = run_packer(o.packer, p, *parameters);
   if (!chosen) return report_error(with_line(chosen.error(), in->batch, in->source), o.json);
 
   // From the fewest that the token limit allows to beyond the planner's choice.
@@ -146,7 +150,7 @@ int run_curve(const options& o, const packer_info& packer) {
 
   // The workload of the batch on one virtual stage, in rank seconds.
   const double total_s = chosen->statistics.ideal_s * p.parallel.ranks / p.parallel.vpp;
-  sweep plans(o.packer, p, total_s);
+  sweep plans(o.packer, *parameters, p, total_s);
   std::vector<curve_point> points;
   for (std::int64_t m = first; m <= most; m += step) {
     points.push_back(plans.at(static_cast<std::int32_t>(m)));

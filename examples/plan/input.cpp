@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "input.hpp"
 
+#include "evaluate.hpp"
+
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/cost/memory.hpp>
 #include <dyncp/io/files.hpp>
@@ -239,6 +241,7 @@ result<dyncp::problem> load_job(const options& o) {
   auto narrowed = narrow("micro-batches", *micro_batches);
   if (!narrowed) return narrowed.error();
   p.limits.micro_batches = *narrowed;
+  if (auto ok = check_size(*narrowed, p.parallel); !ok) return ok.error();
   // All but the sequences is checked on one of a single token, before any file is read.
   p.sequences = {{0, 1, -1}};
   if (auto ok = dyncp::check(p); !ok) return ok.error();
@@ -274,6 +277,17 @@ result<input> load_input(const options& o, bool static_only) {
   out.batch = std::move(*batch);
   out.problem.sequences = out.batch.sequences;
   if (auto ok = dyncp::check(out.problem); !ok) return ok.error();
+  return out;
+}
+
+result<packer_parameters> load_parameters(const options& o) {
+  packer_parameters out;
+  auto pack_tokens = at_least(o, "pack-tokens", o.pack_tokens, 1, 0);
+  if (!pack_tokens) return pack_tokens.error();
+  out.pack_tokens = *pack_tokens;
+  auto size = at_least(o, "micro-batch-size", o.micro_batch_size, 1, 0);
+  if (!size) return size.error();
+  out.micro_batch_size = *size;
   return out;
 }
 

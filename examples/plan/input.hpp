@@ -2,6 +2,7 @@
 #pragma once
 
 #include "options.hpp"
+#include "packers.hpp"
 
 #include <dyncp/core/result.hpp>
 #include <dyncp/io/length_file.hpp>
@@ -36,6 +37,9 @@ struct input {
 
 /// All of it for the first batch, checked.
 [[nodiscard]] dyncp::result<input> load_input(const options& o, bool static_only);
+
+/// --pack-tokens and --micro-batch-size. Errors: invalid_argument.
+[[nodiscard]] dyncp::result<packer_parameters> load_parameters(const options& o);
 
 /// A plan file and the problem it answers: its own parallel spec, limits, model and cluster where
 /// it has them, changed by the options that were given.

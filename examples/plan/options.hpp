@@ -61,6 +61,8 @@ struct options {
 
   // The commands
   std::string packer = "dynamic_cp";
+  std::int64_t pack_tokens = 0;
+  std::int64_t micro_batch_size = 0;
   std::string batches;    ///< of `plan`: "all" or a count
   bool curve = false;
   std::string plan_file;  ///< of `check`

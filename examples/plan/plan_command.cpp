@@ -55,11 +55,13 @@ int run_plan(const options& o) {
   if (!o.batches.empty()) return run_batches(o, *packer);
   if (o.curve) return run_curve(o, *packer);
 
+  auto parameters = load_parameters(o);
+  if (!parameters) return report_error(parameters.error(), o.json);
   auto in = load_input(o, packer->static_cp);
   if (!in) return report_error(in.error(), o.json);
   note_short_batch(o, in->batch);
   const auto start = std::chrono::steady_clock::now();
-  auto made = run_packer(o.packer, in->problem);
+  auto made = run_packer(o.packer, in->problem, *parameters);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   if (!made) return report_error(with_line(made.error(), in->batch, in->source), o.json);
 

@@ -36,6 +36,7 @@ int exit_status(dyncp::errc code) noexcept {
   switch (code) {
     case dyncp::errc::invalid_argument:
     case dyncp::errc::unknown_name:
+    case dyncp::errc::unsupported:
     case dyncp::errc::io_error: return 2;
     default: return 1;
   }

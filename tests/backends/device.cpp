@@ -126,9 +126,8 @@ TEST_CASE("an error throws away all queued work, and the device goes on") {
     CHECK(d.wait(b, event).has_value());
     CHECK(d.run(b, [&] { ++ran; }).has_value());
     const auto c = d.make_stream();
-    auto outcome = d.submit(c, []() -> result<cpu::progress> {
-      return make_error(errc::backend_failure, "broken");
-    });
+    auto outcome = d.submit(
+        c, []() -> result<cpu::progress> { return make_error(errc::backend_failure, "broken"); });
     for (int i = 0; i < 100 && outcome; ++i) {
       if (auto moved = d.pump(); !moved) outcome = moved.error();
     }
@@ -149,8 +148,8 @@ TEST_CASE("a stream that nothing can wake is an error, not a hang") {
   lone_rank rank;
   cpu::device& d = rank.device();
   CHECK(d.submit(d.main_stream(), []() -> result<cpu::progress> {
-    return cpu::progress::pending;
-  }).has_value());
+           return cpu::progress::pending;
+         }).has_value());
   const auto outcome = rank.backend.fabric().synchronize(d.main_stream());
   REQUIRE_FALSE(outcome.has_value());
   CHECK(outcome.error().code == errc::invalid_argument);
@@ -227,8 +226,8 @@ TEST_CASE("copies: flat, strided, by rows, zeros") {
     CHECK(d.copy_strided(to.data(), 4, from.data() + 1, 3, 2, 3, s).has_value());
     rank.sync(s);
     CHECK(to == std::array<std::uint8_t, 12>{2, 3, 0, 0, 5, 6, 0, 0, 8, 9, 0, 0});
-    const std::array<row_copy, 4> table = {
-        row_copy{0, 0, 4, 2}, row_copy{2, 2, -1, 1}, row_copy{3, 3, 0, 1}, row_copy{4, 4, 0, 0}};
+    const std::array<row_copy, 4> table = {row_copy{0, 0, 4, 2}, row_copy{2, 2, -1, 1},
+                                           row_copy{3, 3, 0, 1}, row_copy{4, 4, 0, 0}};
     CHECK(d.copy_rows(to.data(), from.data(), table, 4, 2, s).has_value());
     rank.sync(s);
     CHECK(to == std::array<std::uint8_t, 12>{9, 10, 11, 12, 0, 0, 1, 2, 8, 9, 0, 0});

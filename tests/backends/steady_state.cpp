@@ -32,8 +32,8 @@ result<void> work(backend_t& backend, std::int64_t& after_warm_up) {
   const std::int32_t n = pool->ranks();
   const attention_shape shape{2, 1, 4, 4, 0.5};
   const ring_limits limits{64, 4, n};
-  auto ring = ring_attention<bfloat16, backend_t, provider_t>::create(*pool, provider_t{}, shape,
-                                                                      limits);
+  auto ring =
+      ring_attention<bfloat16, backend_t, provider_t>::create(*pool, provider_t{}, shape, limits);
   if (!ring) return std::move(ring).error();
   auto context = ring->make_context();
   if (!context) return std::move(context).error();
@@ -41,8 +41,9 @@ result<void> work(backend_t& backend, std::int64_t& after_warm_up) {
   const std::vector<std::vector<std::int64_t>> lengths = {{9, 40}, {33, 5}};
   std::vector<packed_seq_params> params;
   for (const auto& l : lengths) {
-    params.push_back(make_packed_seq_params(ids, l, pool->everyone(), layout_kind::zigzag,
-                                            {.zigzag = true}).value());
+    params.push_back(
+        make_packed_seq_params(ids, l, pool->everyone(), layout_kind::zigzag, {.zigzag = true})
+            .value());
   }
   constexpr std::int64_t elements = 64 * 8;
   auto memory = device.allocate(elements * 16 * 2).value();
@@ -55,7 +56,9 @@ result<void> work(backend_t& backend, std::int64_t& after_warm_up) {
   DYNCP_TRY(device.fill_zero(memory.data(), memory.bytes(), s));
 
   std::vector<sequence> batch = {{0, 9, -1}, {1, 40, -1}};
-  plan p{.num_ranks = n, .max_tokens_per_rank = 64, .padding = {.zigzag = true},
+  plan p{.num_ranks = n,
+         .max_tokens_per_rank = 64,
+         .padding = {.zigzag = true},
          .micro_batches = {{{pack{{0, n}, {0, 1}}}}}};
   auto layout = plan_layout::make(p, batch, layout_kind::zigzag);
   if (!layout) return std::move(layout).error();
@@ -79,8 +82,9 @@ result<void> work(backend_t& backend, std::int64_t& after_warm_up) {
     const packed_seq_params& now = params[static_cast<std::size_t>(round % 2)];
     DYNCP_TRY(ring->prepare(*context, now, attention_mask::causal, s));
     DYNCP_TRY(ring->forward(*context, {at(0, 8), at(1, 4), at(2, 4), at(3, 8), lse}, s));
-    DYNCP_TRY(ring->backward(*context, {at(0, 8), at(1, 4), at(2, 4), at(3, 8), lse, at(4, 8),
-                                        at(5, 8), at(6, 4), at(7, 4)}, s));
+    DYNCP_TRY(ring->backward(
+        *context,
+        {at(0, 8), at(1, 4), at(2, 4), at(3, 8), lse, at(4, 8), at(5, 8), at(6, 4), at(7, 4)}, s));
     DYNCP_TRY(split->run(rows.data(), shares.data(), 8, s));
     DYNCP_TRY(merge->run(shares.data(), rows.data(), 8, s));
     DYNCP_TRY(pool->synchronize(s));

@@ -64,9 +64,9 @@ TEST_CASE("a loop of waiting ranks is reported at once, with who waits for whom"
     for (const auto& r : results) {
       REQUIRE_FALSE(r.has_value());
       CHECK(r.error().code == errc::deadlock);
-      for (const char* part : {"rank 0 waits for a message from rank 1",
-                               "rank 1 waits for a message from rank 2",
-                               "rank 2 waits for a message from rank 0", "communicator"}) {
+      for (const char* part :
+           {"rank 0 waits for a message from rank 1", "rank 1 waits for a message from rank 2",
+            "rank 2 waits for a message from rank 0", "communicator"}) {
         CHECK_MESSAGE(contains(r.error().what, part), r.error().what);
       }
     }
@@ -148,7 +148,9 @@ TEST_CASE("who waits for a rank that left, or threw, is told") {
 
 TEST_CASE("deadlines run out in virtual time") {
   // Rank 0's message takes longer than the deadline: rank 1 gives up, time has passed only there.
-  cpu::thread_world world({.ranks = 2, .deadline_us = 1000, .time = virtual_time,
+  cpu::thread_world world({.ranks = 2,
+                           .deadline_us = 1000,
+                           .time = virtual_time,
                            .faults = {{cpu::fault_kind::delay, 0, first_step, 5000}}});
   const auto start = std::chrono::steady_clock::now();
   const auto results = run(world, [](pool_t& pool) -> result<void> {
@@ -173,7 +175,9 @@ TEST_CASE("deadlines run out in virtual time") {
 
 TEST_CASE("a delay within the deadline changes nothing but the time") {
   for (auto time : {virtual_time, cpu::time_source::wall}) {
-    cpu::thread_world world({.ranks = 2, .deadline_us = 10'000'000, .time = time,
+    cpu::thread_world world({.ranks = 2,
+                             .deadline_us = 10'000'000,
+                             .time = time,
                              .faults = {{cpu::fault_kind::delay, 0, first_step, 30'000}}});
     const auto results = run(world, [](pool_t& pool) -> result<void> {
       std::int32_t got = -1;
@@ -187,8 +191,8 @@ TEST_CASE("a delay within the deadline changes nothing but the time") {
 
 TEST_CASE("a lost message is never taken for the next one") {
   // Two exchanges of the same size: without numbers the second would pass for the first.
-  cpu::thread_world world({.ranks = 2, .time = virtual_time,
-                           .faults = {{cpu::fault_kind::drop, 0, first_step, 0}}});
+  cpu::thread_world world(
+      {.ranks = 2, .time = virtual_time, .faults = {{cpu::fault_kind::drop, 0, first_step, 0}}});
   const auto results = run(world, [](pool_t& pool) -> result<void> {
     for (std::int32_t round = 0; round < 2; ++round) {
       const std::int32_t value = round;
@@ -210,7 +214,8 @@ TEST_CASE("a lost message is never taken for the next one") {
 }
 
 TEST_CASE("a message of another size is refused with both sizes") {
-  cpu::thread_world world({.ranks = 2, .time = virtual_time,
+  cpu::thread_world world({.ranks = 2,
+                           .time = virtual_time,
                            .faults = {{cpu::fault_kind::wrong_size, 0, first_step, 0}}});
   const auto results = run(world, [](pool_t& pool) -> result<void> {
     std::int32_t got = 0;

@@ -128,8 +128,7 @@ class provider {
                      const dyncp::attention_step& step, dyncp::thd_view<const T> out,
                      dyncp::thd_view<const T> dout, dyncp::thd_view<sum> to);
   result<void> backward(device& d, stream s, const dyncp::attention_shape& shape,
-                        const dyncp::attention_step& step,
-                        const dyncp::attention_gradients<T>& io);
+                        const dyncp::attention_step& step, const dyncp::attention_gradients<T>& io);
   result<void> clear(device& d, stream s, const dyncp::attention_shape& shape, std::int64_t rows,
                      const dyncp::attention_partial<T>& out);
   result<void> add(device& d, stream s, sum* to, const sum* from, std::int64_t n);

@@ -65,7 +65,8 @@ struct dense_attention {
           top = std::fmax(top, s.scale * dot);
         }
         double sum = 0;
-        for (std::int64_t j = 0; j < keys; ++j) sum += std::exp(p[static_cast<std::size_t>(j)] - top);
+        for (std::int64_t j = 0; j < keys; ++j)
+          sum += std::exp(p[static_cast<std::size_t>(j)] - top);
         const double l = keys == 0 ? -std::numeric_limits<double>::infinity() : top + std::log(sum);
         lse[at(i, s.q_heads, h, 1, 0)] = l;
         for (std::int64_t j = 0; j < keys; ++j) {
@@ -90,8 +91,8 @@ struct dense_attention {
           dot += p[static_cast<std::size_t>(j)] * sum_v;
         }
         for (std::int64_t j = 0; j < keys; ++j) {
-          const double ds = s.scale * p[static_cast<std::size_t>(j)] *
-                            (dp[static_cast<std::size_t>(j)] - dot);
+          const double ds =
+              s.scale * p[static_cast<std::size_t>(j)] * (dp[static_cast<std::size_t>(j)] - dot);
           for (std::int64_t c = 0; c < s.qk_dim; ++c) {
             dq[at(i, s.q_heads, h, s.qk_dim, c)] += ds * k[at(j, s.kv_heads, g, s.qk_dim, c)];
             dk[at(j, s.kv_heads, g, s.qk_dim, c)] += ds * q[at(i, s.q_heads, h, s.qk_dim, c)];

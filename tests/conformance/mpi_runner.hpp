@@ -55,9 +55,9 @@ class mpi_runner {
   template <class F>
   void run(F f) {
     const auto results = run_collect(f);
-    CHECK_MESSAGE(results[0].has_value(),
-                  "rank " << rank_ << " of " << ranks_ << ": "
-                          << (results[0] ? "" : results[0].error().message()));
+    CHECK_MESSAGE(results[0].has_value(), "rank "
+                                              << rank_ << " of " << ranks_ << ": "
+                                              << (results[0] ? "" : results[0].error().message()));
   }
 
  private:

@@ -58,8 +58,8 @@ struct ring_case {
   dyncp::padding_rule padding{.zigzag = true};
   std::vector<std::vector<pack_case>> micro_batches;
   double (*value)(tensor, std::int64_t, std::int64_t, std::int64_t, std::int64_t) = hashed;
-  bool kept_kv = false;   ///< keep what the last forward hop brings for the backward pass
-  bool strided = false;   ///< rows of the caller's arrays lie apart
+  bool kept_kv = false;      ///< keep what the last forward hop brings for the backward pass
+  bool strided = false;      ///< rows of the caller's arrays lie apart
   bool adjacent_kv = false;  ///< v right behind k: no copy before the first hop
   dyncp::pool_options pool = {};
   dyncp::ring_options ring = {};
@@ -74,8 +74,8 @@ struct deviation {
 
   void add(double got, double want, double scale) {
     // NaN must not slip through a comparison.
-    const double d = std::isfinite(got) ? std::fabs(got - want)
-                                        : std::numeric_limits<double>::infinity();
+    const double d =
+        std::isfinite(got) ? std::fabs(got - want) : std::numeric_limits<double>::infinity();
     difference2 += d * d;
     reference2 += want * want;
     worst = std::max(worst, d / scale);
@@ -213,11 +213,11 @@ inline dyncp::ring_limits limits_of(const ring_case& c) {
 template <class B, class T>
 struct rank_tensors {
   using sums = dyncp::accumulator_t<T>;
-  std::int64_t gap = 0;  ///< elements between rows
-  std::vector<device_array<B, T>> in;        // q, kv (k then v), dout
-  std::vector<device_array<B, T>> results;   // out, dq, dk, dv
-  std::vector<device_array<B, sums>> lse;    // one
-  std::vector<device_array<B, T>> kept;      // one, if asked for
+  std::int64_t gap = 0;                     ///< elements between rows
+  std::vector<device_array<B, T>> in;       // q, kv (k then v), dout
+  std::vector<device_array<B, T>> results;  // out, dq, dk, dv
+  std::vector<device_array<B, sums>> lse;   // one
+  std::vector<device_array<B, T>> kept;     // one, if asked for
   dyncp::ring_forward_tensors<T> forward;
   dyncp::ring_backward_tensors<T> backward;
 };
@@ -287,12 +287,14 @@ result<rank_tensors<B, T>> make_tensors(B& backend, const ring_case& c,
     kept = t.kept[0].data();
   }
   T* const k = t.in[1].data();
-  t.forward = {{t.in[0].data(), q_width}, {k, k_width}, {k + v_offset, v_width},
-               {t.results[0].data(), o_width}, {t.lse[0].data(), shape.q_heads}, kept};
-  t.backward = {{t.in[0].data(), q_width}, {k, k_width}, {k + v_offset, v_width},
-                {t.results[0].data(), o_width}, {t.lse[0].data(), shape.q_heads},
-                {t.in[2].data(), o_width}, {t.results[1].data(), q_width},
-                {t.results[2].data(), k_width}, {t.results[3].data(), v_width}, kept};
+  t.forward = {{t.in[0].data(), q_width},        {k, k_width},
+               {k + v_offset, v_width},          {t.results[0].data(), o_width},
+               {t.lse[0].data(), shape.q_heads}, kept};
+  t.backward = {{t.in[0].data(), q_width},        {k, k_width},
+                {k + v_offset, v_width},          {t.results[0].data(), o_width},
+                {t.lse[0].data(), shape.q_heads}, {t.in[2].data(), o_width},
+                {t.results[1].data(), q_width},   {t.results[2].data(), k_width},
+                {t.results[3].data(), v_width},   kept};
   return t;
 }
 
@@ -314,7 +316,8 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
       const dyncp::token_ref token = dyncp::token_at(pack, rank, row);
       const std::vector<double>* want = nullptr;
       if (token.valid) {
-        want = &(oracle.of(params.sequence_ids[static_cast<std::size_t>(token.sequence)]).*reference);
+        want =
+            &(oracle.of(params.sequence_ids[static_cast<std::size_t>(token.sequence)]).*reference);
       }
       for (std::int64_t x = 0; x < heads * dim; ++x) {
         const double got =
@@ -386,6 +389,10 @@ result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>
     }
     for (std::size_t i = params.size(); i-- > 0;) {
       DYNCP_TRY(ring->backward(contexts[i], tensors[i].backward, s));
+      // The caller's memory is free behind the call, in stream order, whatever hops there were.
+      for (auto& array : tensors[i].in) {
+        DYNCP_TRY(backend.device().fill_zero(array.data(), array.bytes(), s));
+      }
     }
     DYNCP_TRY(pool->synchronize(s));
     for (std::size_t i = 0; i < params.size(); ++i) {
@@ -398,8 +405,8 @@ result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>
   for (deviation& d : sums) {
     std::array<double, 2> squares = {d.difference2, d.reference2};
     DYNCP_TRY(dyncp::all_reduce(everyone, std::span<double>(squares), dyncp::reduction::sum));
-    DYNCP_TRY(dyncp::all_reduce(everyone, std::span<double>(&d.worst, 1),
-                                dyncp::reduction::maximum));
+    DYNCP_TRY(
+        dyncp::all_reduce(everyone, std::span<double>(&d.worst, 1), dyncp::reduction::maximum));
     d.difference2 = squares[0];
     d.reference2 = squares[1];
   }

@@ -73,8 +73,8 @@ inline double very_negative(tensor which, std::int64_t id, std::int64_t position
     default: return hashed(which, id, position, head, c);
   }
 }
-inline double hundred_below(tensor which, std::int64_t id, std::int64_t position,
-                            std::int64_t head, std::int64_t c) {
+inline double hundred_below(tensor which, std::int64_t id, std::int64_t position, std::int64_t head,
+                            std::int64_t c) {
   switch (which) {
     case tensor::q: return 10;
     case tensor::k: return -10 + static_cast<double>(position % 3) / 64;
@@ -101,13 +101,13 @@ inline std::vector<named_case> ring_failures() {
     }
   };
   const auto small = [](ring_case& c) { c.shape = {1, 1, 2, 3, 0.5}; };
-  const auto scalar = [](double (*value)(tensor, std::int64_t, std::int64_t, std::int64_t,
-                                         std::int64_t)) {
-    return [value](ring_case& c) {
-      c.shape = {1, 1, 1, 2, 1.0};
-      c.value = value;
-    };
-  };
+  const auto scalar =
+      [](double (*value)(tensor, std::int64_t, std::int64_t, std::int64_t, std::int64_t)) {
+        return [value](ring_case& c) {
+          c.shape = {1, 1, 1, 2, 1.0};
+          c.value = value;
+        };
+      };
 
   // Counts by clamping each half, never length / cp.
   add("TransformerEngine#3331: tail padding of 698 in 704 on 4 ranks", 4, {698}, small);
@@ -156,13 +156,17 @@ inline std::vector<named_case> ring_failures() {
     add("flash-attention#978 and kind: keys of empty ranks", cp, lengths);
   }
   // Shapes of heads.
-  add("TransformerEngine#1896: q/k heads of 192, v heads of 128", 2, {9, 4},
-      [](ring_case& c) { c.shape = {2, 2, 192, 128, 0.07}; });
-  add("TransformerEngine#1896 and kind: v wider than q/k", 4, {19, 4},
-      [](ring_case& c) { c.shape = {2, 1, 3, 11, 0.4}; });
+  add("TransformerEngine#1896: q/k heads of 192, v heads of 128", 2, {9, 4}, [](ring_case& c) {
+    c.shape = {2, 2, 192, 128, 0.07};
+  });
+  add("TransformerEngine#1896 and kind: v wider than q/k", 4, {19, 4}, [](ring_case& c) {
+    c.shape = {2, 1, 3, 11, 0.4};
+  });
   for (auto [heads, kv] : {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1), std::pair(6, 3)}) {
     add("Megatron-LM#7452: grouped queries with padding and CP", 4, {13, 2, 7},
-        [heads = heads, kv = kv](ring_case& c) { c.shape = {heads, kv, 4, 4, 0.5}; });
+        [heads = heads, kv = kv](ring_case& c) {
+          c.shape = {heads, kv, 4, 4, 0.5};
+        });
   }
   // Numbers.
   add("TransformerEngine#716: log-sum-exps 850 apart", 2, {16, 11}, scalar(far_apart));
@@ -339,7 +343,8 @@ void check_bfloat16(Runner& runner) {
     }
     const ring_oracle<dyncp::bfloat16> oracle(c);
     runner.run([&](B& backend) -> result<void> {
-      auto plain = run_ring<dyncp::bfloat16, typename Runner::provider_type>(backend, whole, oracle);
+      auto plain =
+          run_ring<dyncp::bfloat16, typename Runner::provider_type>(backend, whole, oracle);
       if (!plain) return std::move(plain).error();
       auto ring = run_ring<dyncp::bfloat16, typename Runner::provider_type>(backend, c, oracle);
       if (!ring) return std::move(ring).error();
@@ -431,8 +436,8 @@ void check_cross_attention(Runner& runner) {
         for (std::int64_t x = 0; x < width; ++x) {
           const double got = (*values)[static_cast<std::size_t>(row * width + x)];
           const double want =
-              token.valid ? (dense[static_cast<std::size_t>(token.sequence)].*reference)
-                                [static_cast<std::size_t>(token.position * width + x)]
+              token.valid ? (dense[static_cast<std::size_t>(token.sequence)].*
+                             reference)[static_cast<std::size_t>(token.position * width + x)]
                           : 0;
           if (!(std::fabs(got - want) <= 1e-12)) {
             return failed(std::string("cross-attention: ") + name + " differs");

@@ -81,8 +81,9 @@ inline plan_case random_plan(random& draw, std::int32_t ranks) {
   std::vector<std::int32_t> shuffled(c.batch.size());
   for (std::size_t i = 0; i < shuffled.size(); ++i) shuffled[i] = static_cast<std::int32_t>(i);
   for (std::size_t i = shuffled.size(); i > 1; --i) {
-    std::swap(shuffled[i - 1],
-              shuffled[static_cast<std::size_t>(draw.between(0, static_cast<std::int64_t>(i) - 1))]);
+    std::swap(
+        shuffled[i - 1],
+        shuffled[static_cast<std::size_t>(draw.between(0, static_cast<std::int64_t>(i) - 1))]);
   }
   const std::vector<dyncp::sequence> before = c.batch;
   for (std::size_t i = 0; i < shuffled.size(); ++i) {
@@ -181,7 +182,8 @@ result<void> run_plan(B& backend, const plan_case& c, std::int64_t row_bytes) {
     copies += layout->length(i) * layout->pack_of(i).ranks.size;
   }
 
-  const auto split = [&](const std::vector<std::int32_t>& owners, std::int64_t limit) -> result<void> {
+  const auto split = [&](const std::vector<std::int32_t>& owners,
+                         std::int64_t limit) -> result<void> {
     auto made = dyncp::plan_split<B>::make(*pool, *layout, owners, row_bytes, s);
     if (!made) return std::move(made).error();
     auto whole = device_array<B, std::uint8_t>::of(
@@ -217,8 +219,8 @@ result<void> run_plan(B& backend, const plan_case& c, std::int64_t row_bytes) {
     auto made = dyncp::plan_merge<B>::make(*pool, *layout, *owners, row_bytes, false, s);
     if (!made) return std::move(made).error();
     // Padding of the shares is poison: it must not come through.
-    auto share = device_array<B, std::uint8_t>::of(backend,
-                                                   share_rows(*layout, rank, row_bytes, 0xff), s);
+    auto share =
+        device_array<B, std::uint8_t>::of(backend, share_rows(*layout, rank, row_bytes, 0xff), s);
     if (!share) return std::move(share).error();
     const dyncp::sequence_rows rows = dyncp::rows_of_owner(*layout, *owners, rank);
     auto whole = device_array<B, std::uint8_t>::make(backend, rows.rows * row_bytes);
@@ -345,10 +347,12 @@ void check_layout_vectors(Runner& runner) {
       if (!got) return std::move(got).error();
       const bool zigzag = layout_kind == dyncp::layout_kind::zigzag;
       std::vector<std::int32_t> want;
-      if (rank == 0) want = zigzag ? std::vector<std::int32_t>{0, 1, 6, 7}
-                                   : std::vector<std::int32_t>{0, 1, 2, 3};
-      if (rank == 1) want = zigzag ? std::vector<std::int32_t>{2, 3, 4, 5}
-                                   : std::vector<std::int32_t>{4, 5, 6, 7};
+      if (rank == 0)
+        want =
+            zigzag ? std::vector<std::int32_t>{0, 1, 6, 7} : std::vector<std::int32_t>{0, 1, 2, 3};
+      if (rank == 1)
+        want =
+            zigzag ? std::vector<std::int32_t>{2, 3, 4, 5} : std::vector<std::int32_t>{4, 5, 6, 7};
       if (*got != want) return failed("the share of a rank is another one");
     }
     return {};
@@ -378,7 +382,9 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
       const std::int32_t ranks = pool->ranks();
       provider kernels;
       const auto add = [&kernels](auto& device, auto stream, double* to, const double* from,
-                                  std::int64_t n) { return kernels.add(device, stream, to, from, n); };
+                                  std::int64_t n) {
+        return kernels.add(device, stream, to, from, n);
+      };
       // The gradient that rank r has for element x of token p of a sequence: exact in double.
       const auto gradient = [](std::int64_t r, std::int64_t id, std::int64_t p, std::int64_t x) {
         return static_cast<double>((r + 1) * 64 + (id * 7 + p * 3 + x) % 61);
@@ -420,8 +426,7 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
             if (pack == nullptr) continue;
             const dyncp::pack_view view = pack->layout.view();
             for (std::int32_t row = 0; row < view.local_rows(); ++row) {
-              const dyncp::token_ref token =
-                  dyncp::token_at(view, rank - pack->ranks.begin, row);
+              const dyncp::token_ref token = dyncp::token_at(view, rank - pack->ranks.begin, row);
               for (std::int64_t x = 0; x < width; ++x) {
                 double want = 0;
                 if (token.valid) {
@@ -432,8 +437,8 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
                     want += gradient(r, layout->id(i), token.position, x);
                   }
                 }
-                if ((*got)[static_cast<std::size_t>(
-                        (layout->local_begin(rank, m) + row) * width + x)] != want) {
+                if ((*got)[static_cast<std::size_t>((layout->local_begin(rank, m) + row) * width +
+                                                    x)] != want) {
                   return failed(own ? "the own slice of a gradient is another one"
                                     : "a summed gradient is another one");
                 }

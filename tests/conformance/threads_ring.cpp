@@ -49,9 +49,8 @@ TEST_CASE("logical groups of any size") {
   }
 }
 TEST_CASE("random batches") {
-  for_each_world([](auto& runner) {
-    dyncp_test::check_random_batches(runner, dyncp_test::count_or(12));
-  });
+  for_each_world(
+      [](auto& runner) { dyncp_test::check_random_batches(runner, dyncp_test::count_or(12)); });
 }
 TEST_CASE("all short packs of one and two sequences") {
   const std::vector<std::int64_t> lengths = {0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 23, 31};

@@ -25,9 +25,8 @@ void for_each_world(F f) {
 }  // namespace
 
 TEST_CASE("random plans: every row arrives once, in its place") {
-  for_each_world([](auto& runner) {
-    dyncp_test::check_random_plans(runner, dyncp_test::count_or(8));
-  });
+  for_each_world(
+      [](auto& runner) { dyncp_test::check_random_plans(runner, dyncp_test::count_or(8)); });
 }
 TEST_CASE("inputs on which other implementations failed") {
   for_each_world([](auto& runner) { dyncp_test::check_split_merge_failures(runner); });
@@ -36,9 +35,8 @@ TEST_CASE("8 tokens on 2 ranks, zigzag and contiguous") {
   for_each_world([](auto& runner) { dyncp_test::check_layout_vectors(runner); });
 }
 TEST_CASE("gradients of merged rows") {
-  for_each_world([](auto& runner) {
-    dyncp_test::check_merge_gradients(runner, dyncp_test::count_or(6));
-  });
+  for_each_world(
+      [](auto& runner) { dyncp_test::check_merge_gradients(runner, dyncp_test::count_or(6)); });
 }
 TEST_CASE("plans that do not cover the batch once are refused by name") {
   dyncp_test::check_plan_layout_errors();

@@ -168,8 +168,8 @@ TEST_CASE("the budget is the most tokens that fit, on both ends of the pipeline"
     ++fitted;
     CHECK(fits(static_cast<double>(*budget)));
     CHECK((*budget == dyncp::max_pack_tokens || !fits(static_cast<double>(*budget) + 1)));
-    const auto less = dyncp::max_inflight_tokens_for(gib, m, cluster, p, limit,
-                                                     {.reserved_gib = 1});
+    const auto less =
+        dyncp::max_inflight_tokens_for(gib, m, cluster, p, limit, {.reserved_gib = 1});
     CHECK((!less || *less <= *budget));
   }
   CHECK(4 * fitted > rounds);

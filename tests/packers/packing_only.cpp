@@ -52,9 +52,8 @@ lists expected_packs(const lengths& seqs, std::int64_t capacity, std::size_t mul
     room -= seqs[i];
   }
   while (piles.size() % multiple != 0) {
-    auto giver = std::find_if(piles.rbegin(), piles.rend(), [](const auto& pile) {
-      return pile.size() > 1;
-    });
+    auto giver = std::find_if(piles.rbegin(), piles.rend(),
+                              [](const auto& pile) { return pile.size() > 1; });
     if (giver == piles.rend()) break;
     const std::int32_t moved = giver->back();
     giver->pop_back();

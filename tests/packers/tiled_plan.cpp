@@ -16,8 +16,8 @@ using dyncp::detail::item_table;
 using dyncp::detail::tiled_planner;
 
 TEST_CASE("nine sequences, sixteen ranks: any M up to nine, no rank idle") {
-  dyncp::problem p = dyncp_test::reference_problem(
-      {100, 200, 300, 400, 500, 600, 700, 800, 900}, 16, 1, 4096);
+  dyncp::problem p =
+      dyncp_test::reference_problem({100, 200, 300, 400, 500, 600, 700, 800, 900}, 16, 1, 4096);
   p.limits.no_idle_ranks = true;
   const analytic_cost cost(p.model, p.cluster, p.parallel);
   const auto items = dyncp::detail::make_items(p, cost);

@@ -30,7 +30,8 @@ class breaker {
   breaker(dyncp::problem prob, dyncp::plan plan, dyncp_test::random& rng)
       : prob_(std::move(prob)), plan_(std::move(plan)), rng_(rng) {
     for (std::size_t j = 0; j < plan_.micro_batches.size(); ++j) {
-      for (std::size_t g = 0; g < plan_.micro_batches[j].packs.size(); ++g) places_.push_back({j, g});
+      for (std::size_t g = 0; g < plan_.micro_batches[j].packs.size(); ++g)
+        places_.push_back({j, g});
     }
   }
 
@@ -60,9 +61,7 @@ class breaker {
       case violation_kind::size_not_allowed: return forbid_size(pk.ranks.size);
       case violation_kind::unaligned: return misalign();
       case violation_kind::empty_pack: pk.sequences.clear(); return true;
-      case violation_kind::over_limit:
-        plan_.max_tokens_per_rank = largest_shard() - 1;
-        return true;
+      case violation_kind::over_limit: plan_.max_tokens_per_rank = largest_shard() - 1; return true;
       case violation_kind::over_pack_tokens:
         prob_.sequences[static_cast<std::size_t>(pk.sequences[0])].length = std::int64_t{1} << 31;
         return true;
@@ -137,8 +136,8 @@ class breaker {
   }
 
   bool lower_budget() {
-    const std::int64_t peak = dyncp::peak_inflight_tokens(
-        plan_, prob_.sequences, {prob_.parallel.pp, prob_.parallel.vpp});
+    const std::int64_t peak = dyncp::peak_inflight_tokens(plan_, prob_.sequences,
+                                                          {prob_.parallel.pp, prob_.parallel.vpp});
     prob_.limits.max_inflight_tokens = peak - 1;
     return peak > 1;
   }
@@ -220,8 +219,8 @@ TEST_CASE("plans of random numbers are judged without a crash") {
   const std::uint64_t seed = dyncp_test::seed_or(815);
   CAPTURE(seed);
   dyncp_test::random rng(seed);
-  const std::int32_t extreme[] = {INT32_MIN, INT32_MIN + 1, -2, -1, 0, 1, 2, 3, 4, 7, 8,
-                                  INT32_MAX - 1, INT32_MAX};
+  const std::int32_t extreme[] = {INT32_MIN, INT32_MIN + 1, -2,       -1, 0, 1, 2, 3, 4, 7,
+                                  8,         INT32_MAX - 1, INT32_MAX};
   const auto number = [&] { return extreme[rng.between(0, 12)]; };
   for (std::int64_t round = 0; round < dyncp_test::count_or(4000); ++round) {
     dyncp::problem prob = dyncp_test::random_problem(rng);

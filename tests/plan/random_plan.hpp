@@ -46,8 +46,10 @@ inline std::optional<problem_and_plan> random_plan(random& rng) {
   };
   const auto join = [&](const std::vector<std::int32_t>& part) {
     for (int attempt = 0; attempt < 3 && !plan.micro_batches.empty(); ++attempt) {
-      auto& packs = plan.micro_batches[static_cast<std::size_t>(rng.between(
-          0, static_cast<std::int64_t>(plan.micro_batches.size()) - 1))].packs;
+      auto& packs =
+          plan.micro_batches[static_cast<std::size_t>(rng.between(
+                                 0, static_cast<std::int64_t>(plan.micro_batches.size()) - 1))]
+              .packs;
       if (packs.empty()) continue;
       dyncp::pack& pk = packs[static_cast<std::size_t>(
           rng.between(0, static_cast<std::int64_t>(packs.size()) - 1))];
@@ -64,8 +66,8 @@ inline std::optional<problem_and_plan> random_plan(random& rng) {
     for (std::size_t k = 0; k < sizes.size(); ++k) {
       const std::int32_t c = sizes[(first + k) % sizes.size()];
       const std::int32_t step = dyncp::is_power_of_two(c) ? c : 1;
-      const auto at = static_cast<std::int32_t>(
-          rng.between(0, (prob.parallel.ranks - c) / step) * step);
+      const auto at =
+          static_cast<std::int32_t>(rng.between(0, (prob.parallel.ranks - c) / step) * step);
       const dyncp::pack pk{{at, c}, part};
       if (!fits(pk)) continue;
       for (dyncp::micro_batch& mb : plan.micro_batches) {

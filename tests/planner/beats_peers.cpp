@@ -26,9 +26,10 @@ TEST_CASE("dynamic_cp beats every valid published plan of the github batch") {
   const auto text = dyncp::read_file(DYNCP_GOLDEN_DIR "/peers.json");
   REQUIRE(text);
 
+  const nlohmann::json peers = nlohmann::json::parse(*text);
   std::map<std::int32_t, double> iteration;  // by ranks
   int rows = 0;
-  for (const nlohmann::json& record : nlohmann::json::parse(*text)["records"]) {
+  for (const nlohmann::json& record : peers["records"]) {
     if (record["trace"] != "github" || !record["pp8_fix"]["valid"].get<bool>()) continue;
     ++rows;
     const auto ranks = record["ranks"].get<std::int32_t>();

@@ -10,7 +10,10 @@ import sys
 
 def cases_of(path):
     with open(path, encoding="utf-8") as f:
-        return re.findall(r'^TEST_CASE\("((?:[^"\\]|\\.)*)"', f.read(), re.MULTILINE)
+        text = f.read()
+    # A long name is wrapped into literals side by side.
+    found = re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', text, re.MULTILINE)
+    return ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)) for name in found]
 
 
 def main():

@@ -127,7 +127,8 @@ TEST_CASE("Megatron-LM#4230: shards of a sequence are whole numbers of tokens") 
         // [6, 10] -> [8, 16]: two chunks on each of the four ranks.
         const std::int64_t padded =
             dyncp::sequence_load(p.sequences[static_cast<std::size_t>(i)].length,
-                                 dyncp::alignment(plan.padding, 4)).tokens;
+                                 dyncp::alignment(plan.padding, 4))
+                .tokens;
         CHECK(padded == (i == 0 ? 8 : 16));
       }
     }
@@ -149,7 +150,8 @@ TEST_CASE("Megatron-LM#2574, NeMo-RL#2110: padded for zigzag and tp before the l
   CHECK(plan_of(p).error().code == errc::sequence_too_long);
 }
 
-TEST_CASE("NeMo-RL#2182: packer and executor pad alike, so that no pack exceeds the limit (517 > 502)") {
+TEST_CASE(
+    "NeMo-RL#2182: packer and executor pad alike, so that no pack exceeds the limit (517 > 502)") {
   // Lengths whose sums fit in 502 padded to 4, and not padded to 8.
   problem p = job({101, 99, 93, 89, 61, 57, 101, 99, 93, 89, 61, 57}, 2, 502);
   p.parallel.min_cp = 2;
@@ -199,7 +201,9 @@ TEST_CASE("Megatron-LM dev: padding is for the CP size chosen: 104 tokens, not 1
   CHECK(made->statistics.padded_tokens == 104);
 }
 
-TEST_CASE("Megatron-LM#5541, #5724, #5535: real and padded tokens are kept apart, the tail counts to the cap") {
+TEST_CASE(
+    "Megatron-LM#5541, #5724, #5535: real and padded tokens are kept apart, the tail counts to the "
+    "cap") {
   problem p = job({5, 3}, 2, 8);
   p.parallel.min_cp = 2;
   p.padding = {.zigzag = true, .shard_multiple = 8};
@@ -223,7 +227,8 @@ TEST_CASE("ROLL#325: each sequence is padded, not only their total") {
   CHECK(made->statistics.padded_tokens == 32784);
 }
 
-TEST_CASE("verl, padded lengths of one array: the limit holds for sequences, buckets and tails alike") {
+TEST_CASE(
+    "verl, padded lengths of one array: the limit holds for sequences, buckets and tails alike") {
   dyncp_test::random rng(dyncp_test::seed_or(9));
   for (int round = 0; round < 60; ++round) {
     lengths seqs;
@@ -262,7 +267,9 @@ TEST_CASE("verl#3415, #571: the budget is a rank's: 16K on two ranks hold 32K") 
   CHECK_FALSE(plan_of(job({32769}, 2, 16384)));
 }
 
-TEST_CASE("Megatron-LM dp_balanced: a sequence over M * cp is an error, not an empty and an oversize pack") {
+TEST_CASE(
+    "Megatron-LM dp_balanced: a sequence over M * cp is an error, not an empty and an oversize "
+    "pack") {
   problem p = job({100}, 2, 64);
   p.parallel.max_cp = 1;
   for (const auto& made : {plan_of(p), plan_of(p, dyncp::packing_only{})}) {
@@ -273,7 +280,9 @@ TEST_CASE("Megatron-LM dp_balanced: a sequence over M * cp is an error, not an e
   }
 }
 
-TEST_CASE("Megatron-LM dev: a sequence of length 0 is an error that names it, not a domain error of log") {
+TEST_CASE(
+    "Megatron-LM dev: a sequence of length 0 is an error that names it, not a domain error of "
+    "log") {
   problem p = job({100, 100}, 4, 64);
   p.sequences[0].length = 0;
   const auto bad = plan_of(p);
@@ -308,7 +317,8 @@ TEST_CASE("Megatron-LM#6684: two packs of one sequence can be made of one pack o
   CHECK(counts_of(dynamic.micro_batches[0]) == std::vector<std::size_t>{1, 1});
 }
 
-TEST_CASE("Megatron-LM align_sample_id_groups: a micro-batch of one group is split by its sequences") {
+TEST_CASE(
+    "Megatron-LM align_sample_id_groups: a micro-batch of one group is split by its sequences") {
   // "no tail microbatch has enough ids to split", although both are feasible.
   problem p = job({5000, 100}, 2, 4096);
   p.limits.micro_batch_multiple = 2;
@@ -331,7 +341,8 @@ TEST_CASE("Megatron-LM align_sample_id_groups: 6 and 24 ranks end (endless loop)
   CHECK(valid(p).num_micro_batches() % 4 == 0);
 }
 
-TEST_CASE("Megatron-LM#3791, #7146, ModelOpt#1966: every rank runs the same number of micro-batches") {
+TEST_CASE(
+    "Megatron-LM#3791, #7146, ModelOpt#1966: every rank runs the same number of micro-batches") {
   // Hybrid CP: counts 2, 2, 1, 1 on four ranks, and a hang of the experts' all-to-all.
   problem p = job({4096, 512, 512, 512, 512, 512, 512}, 4, 1024);
   CHECK(valid(p).num_micro_batches() >= 2);  // 7168 tokens on 4 * 1024
@@ -371,7 +382,8 @@ TEST_CASE("OpenRLHF#1287: counts are rounded up, since rounding down exceeds the
   CHECK(valid(p).num_micro_batches() == 8);
 }
 
-TEST_CASE("verl#6176, #6178, #5511, #5747, #5451: ranks with little work run as many micro-batches") {
+TEST_CASE(
+    "verl#6176, #6178, #5511, #5747, #5451: ranks with little work run as many micro-batches") {
   // [95]*5 on one rank and [20]*5 on the other would be 5 and 1 micro-batches of 100 tokens.
   problem p = job({95, 95, 95, 95, 95, 20, 20, 20, 20, 20}, 2, 100);
   p.parallel.max_cp = 1;
@@ -439,7 +451,8 @@ TEST_CASE("SkyRL#2109: two bins of 12 hold 5 4 4 4 3 2 2, where a modified first
   CHECK(valid(p).num_micro_batches() == 2);
 }
 
-TEST_CASE("Megatron-LM#5154: no holes: the least number of micro-batches is reached on tight batches") {
+TEST_CASE(
+    "Megatron-LM#5154: no holes: the least number of micro-batches is reached on tight batches") {
   struct tight {
     lengths seqs;
     std::int32_t ranks;
@@ -448,10 +461,10 @@ TEST_CASE("Megatron-LM#5154: no holes: the least number of micro-batches is reac
   };
   const tight cases[] = {
       {{6, 6, 4, 4}, 2, 10, 1},
-      {{8, 7, 6, 5, 4, 3, 2, 1}, 2, 18, 1},        // 8+7+3 and 6+5+4+2+1
-      {{20, 10, 10, 5, 5, 5, 5}, 4, 15, 1},        // 60 tokens, all room taken
-      {{40, 20, 20, 10, 10, 10, 10}, 4, 10, 3},    // 4 ranks, 2 + 2, 1 + 1 + 1 + 1
-      {{9, 8, 7, 3, 2, 1}, 3, 10, 1},              // 9+1, 8+2, 7+3
+      {{8, 7, 6, 5, 4, 3, 2, 1}, 2, 18, 1},      // 8+7+3 and 6+5+4+2+1
+      {{20, 10, 10, 5, 5, 5, 5}, 4, 15, 1},      // 60 tokens, all room taken
+      {{40, 20, 20, 10, 10, 10, 10}, 4, 10, 3},  // 4 ranks, 2 + 2, 1 + 1 + 1 + 1
+      {{9, 8, 7, 3, 2, 1}, 3, 10, 1},            // 9+1, 8+2, 7+3
       {{9, 8, 7, 3, 2, 1, 9, 8, 7, 3, 2, 1}, 3, 10, 2},
   };
   for (const tight& t : cases) {
@@ -742,7 +755,8 @@ TEST_CASE("ISEEKYAN/Megatron-LM#140: token sums do not depend on the number of m
   }
 }
 
-TEST_CASE("Megatron-LM#5342, Bridge#1636: FLOPs come from real documents, not from the pack or padding") {
+TEST_CASE(
+    "Megatron-LM#5342, Bridge#1636: FLOPs come from real documents, not from the pack or padding") {
   problem p = job({2048, 2048, 2048, 2048}, 1, 8192);
   p.limits.micro_batches = 1;
   const auto packed = plan_of(p);

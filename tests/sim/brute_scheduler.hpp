@@ -104,8 +104,7 @@ class brute_scheduler {
     if (v_ > 1) warmup = static_cast<std::size_t>(2 * (p_ - s - 1) + (v_ - 1) * p_);
     if (v_ > 1 && m_ == p_) warmup = forwards.size();
     warmup = std::min(warmup, forwards.size());
-    std::vector<step> out(forwards.begin(),
-                          forwards.begin() + static_cast<std::ptrdiff_t>(warmup));
+    std::vector<step> out(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warmup));
     std::size_t b = 0;
     for (std::size_t f = warmup; f < forwards.size(); ++f) {
       out.push_back(forwards[f]);

@@ -45,11 +45,11 @@ TEST_CASE("equal costs of seconds: equation 1 to 1e-9") {
   for (const pipeline pipe : {pipeline{8, 1}, pipeline{8, 2}, pipeline{4, 5}}) {
     const double forward_s = 0.0123456789;
     const double backward_s = 0.0345678912;
-    const auto plan = equal_costs(4, 16, pipe, {dyncp::to_ticks(forward_s),
-                                                dyncp::to_ticks(backward_s), 0});
+    const auto plan =
+        equal_costs(4, 16, pipe, {dyncp::to_ticks(forward_s), dyncp::to_ticks(backward_s), 0});
     const double expected = (forward_s + backward_s) * (16 * pipe.chunks + pipe.stages - 1);
-    for (const ticks t : {event_simulator{}.makespan(plan, pipe),
-                          closed_form{}.makespan(plan, pipe)}) {
+    for (const ticks t :
+         {event_simulator{}.makespan(plan, pipe), closed_form{}.makespan(plan, pipe)}) {
       CHECK(std::fabs(dyncp::to_seconds(t) / expected - 1.0) < 1e-9);
     }
   }

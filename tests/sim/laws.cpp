@@ -22,7 +22,9 @@ using dyncp_test::random_priced;
 
 namespace {
 
-ticks time_of(const priced_case& c) { return dyncp::event_simulator{}.makespan(c.plan, c.pipe); }
+ticks time_of(const priced_case& c) {
+  return dyncp::event_simulator{}.makespan(c.plan, c.pipe);
+}
 
 // The plan with the ranks of block k moved behind those of block k + 1, ...: ranks renamed by
 // `to`, which must keep every group together.

@@ -138,8 +138,7 @@ TEST_CASE("what --memory-gib allows fits the GPU: plans within the tokens are wi
     prob.model.vocabulary = rng.one_in(2) ? 32000 : 0;
     if (rng.one_in(3)) prob.parallel.vpp = 2;
     const double gib = 60 + 100 * rng.unit();
-    const auto budget = dyncp::max_inflight_tokens_for(gib, prob.model, prob.cluster,
-                                                       prob.parallel,
+    const auto budget = dyncp::max_inflight_tokens_for(gib, prob.model, prob.cluster, prob.parallel,
                                                        prob.limits.max_tokens_per_rank);
     if (!budget) continue;
     prob.limits.max_inflight_tokens = *budget;

@@ -92,7 +92,7 @@ TEST_CASE("reference-13b: a plan's makespan from its operations, by hand") {
   const auto [f0, b0] = seconds(1000);
   const auto [f1, b1] = seconds(2000);
   const dyncp::analytic_cost cost(prob.model, prob.cluster, prob.parallel);
-  const double got =
-      dyncp::to_seconds(dyncp::event_simulator{}.makespan(dyncp::price_plan(p, prob, cost), {2, 1}));
+  const double got = dyncp::to_seconds(
+      dyncp::event_simulator{}.makespan(dyncp::price_plan(p, prob, cost), {2, 1}));
   CHECK(got == doctest::Approx(f0 + std::max(f0 + b0, f1) + f1 + b1 + b1).epsilon(1e-11));
 }

@@ -45,7 +45,8 @@ inline priced_case random_priced(random& rng) {
   const bool transfers = rng.one_in(2);
   for (std::int32_t k = 0; k < p.stage_classes; ++k) {
     for (std::size_t g = 0; g < p.num_groups(); ++g) {
-      p.costs.push_back({rng.between(1, 50), rng.between(1, 50), transfers ? rng.between(0, 20) : 0});
+      p.costs.push_back(
+          {rng.between(1, 50), rng.between(1, 50), transfers ? rng.between(0, 20) : 0});
     }
   }
   return out;
@@ -61,8 +62,8 @@ inline std::string describe(const priced_case& c) {
     for (std::int32_t g = c.plan.first_group[static_cast<std::size_t>(j)];
          g < c.plan.first_group[static_cast<std::size_t>(j) + 1]; ++g) {
       const auto i = static_cast<std::size_t>(g);
-      text += " " + std::to_string(c.plan.ranks[i].begin) + "+" +
-              std::to_string(c.plan.ranks[i].size);
+      text +=
+          " " + std::to_string(c.plan.ranks[i].begin) + "+" + std::to_string(c.plan.ranks[i].size);
       for (std::int32_t k = 0; k < c.plan.stage_classes; ++k) {
         const dyncp::op_cost& cost = c.plan.costs_of_class(k)[i];
         text += ":" + std::to_string(cost.forward) + "/" + std::to_string(cost.backward) + "/" +
@@ -78,9 +79,8 @@ inline dyncp::priced_plan equal_costs(std::int32_t ranks, std::int32_t micro_bat
                                       dyncp::pipeline pipe, dyncp::op_cost cost) {
   dyncp::priced_plan p;
   p.num_ranks = ranks;
-  p.class_of_stage.assign(static_cast<std::size_t>(pipe.stages) *
-                              static_cast<std::size_t>(pipe.chunks),
-                          0);
+  p.class_of_stage.assign(
+      static_cast<std::size_t>(pipe.stages) * static_cast<std::size_t>(pipe.chunks), 0);
   p.first_group.push_back(0);
   for (std::int32_t j = 0; j < micro_batches; ++j) {
     for (std::int32_t r = 0; r < ranks; ++r) p.ranks.push_back({r, 1});

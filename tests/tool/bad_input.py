@@ -95,6 +95,10 @@ for what, option, value, pattern in [
         ("an unknown option", "--max-tokens", 5, r"--max-tokens[^$]*mean --max-tokens-per-rank"),
 ]:
     refused(what, 2, pattern, *plan(), option, value)
+refused("a job that nobody could simulate", 1, r"4096 stages are too many", *plan(), "--ranks",
+        1 << 20, "--pp", 4096)
+refused("M that nobody could simulate", 1, r"2147483647 micro-batches", *plan(),
+        "--micro-batches", 2147483647)
 refused("no command", 2, r"subcommand")
 refused("an unknown command", 2, r"plann", "plann")
 refused("no lengths", 2, r"--lengths", "plan", "--ranks", 4, "--max-tokens-per-rank", 10)

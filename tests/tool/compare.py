@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`compare`, its pictures and page; `plan --batches`, `--curve` and `--trace`."""
 import json
+import os
+import pty
 import re
+import subprocess
 import xml.etree.ElementTree as xml
 
-from support import GITHUB, Tests, close
+from support import GITHUB, TOOL, Tests, close
 
 t = Tests()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -81,6 +84,14 @@ t.check(sum(u["sequences"] for u in out["cp_mix"]) == 3 * 512, f"cp_mix: {out['c
 code, text, err = t.run("plan", *BATCH, *JOB, "--batches", "all")
 t.check(code == 0 and err == "" and "31 batches" in text and "left out" in text,
         f"all batches: {code} {text[-300:]} {err}")
+# The bar is on standard error and only where somebody watches it.
+bar, terminal = pty.openpty()
+done = subprocess.run([TOOL, "plan", *map(str, BATCH + JOB), "--batches", "5"], stderr=terminal,
+                      stdout=subprocess.PIPE, timeout=60, check=False)
+os.close(terminal)
+shown = os.read(bar, 65536).decode()
+t.check(done.returncode == 0 and "4 of 5 batches" in shown and b"of 5 batches" not in done.stdout,
+        f"progress: {shown!r}")
 short = t.write("short.len", "10\n20\n30\n40\n50\n60\n")
 many = t.write("many.len", "500\n" * 64)
 code, text, err = t.run("plan", "--lengths", many, "--batch", 32, "--ranks", 4, "--max-cp", 2,

@@ -125,6 +125,14 @@ t.check(made["pad"] == {"mode": "zigzag", "multiple": 3, "sequence_parallel": 2}
 made = t.json("plan", *batch, "--memory-gib", 80, "--model", "llama-13b", "--cluster", "h100")
 t.check(0 < made["statistics"]["inflight_peak_tokens"] <=
         made["limits"]["max_inflight_tokens"], f"--memory-gib: {made['limits']}")
+made = t.json("plan", *batch, "--packer", "packing_only", "--cp", 8, "--pack-tokens", 20000,
+              "--max-length", 20000)
+t.check(max(sum(made["seqlens"][i] for i in g["samples"]) for mb in made["micro_batches"]
+            for g in mb["groups"]) <= 20000, "--pack-tokens")
+made = t.json("plan", *batch, "--packer", "padded_bshd", "--cp", 8, "--micro-batch-size", 3,
+              "--max-length", 20000)
+t.check(max(len(g["samples"]) for mb in made["micro_batches"] for g in mb["groups"]) == 3,
+        "--micro-batch-size")
 made = t.json("plan", *batch, "--vpp", 2)
 t.check(len(made["micro_batches"]) % 4 == 0, "--vpp")
 for arguments, status, pattern in [
@@ -138,6 +146,8 @@ for arguments, status, pattern in [
         (["--pad", "even"], 2, "pad is 'even'"),
         (["--pad-multiple", 0], 2, "padding multiple is 0"),
         (["--micro-batch-multiple", 0], 2, "micro-batch-multiple is 0"),
+        (["--pack-tokens", 0], 2, "pack-tokens is 0"),
+        (["--micro-batch-size", -1], 2, "micro-batch-size is -1"),
         (["--atomic", 0], 2, "atomic is 0"),
         (["--micro-batches", 5, "--micro-batch-multiple", 2], 2, "micro-batches 5 is not"),
         (["--pad-multiple", 1000000], 2, "below the alignment"),

@@ -184,6 +184,8 @@ class dynamic_cp_run {
   // a step costs little, and with what the search steps allow for others.
   void polish_regions(const problem& prob, const item_table& items,
                       std::vector<region_plan>& regions) const {
+    // Single moves know nothing of tokens in flight or idle ranks.
+    if (prob_.limits.max_inflight_tokens > 0 || prob_.limits.no_idle_ranks) return;
     polisher<Cost> polish(prob, cost_, items);
     splitmix rng(0x706f6c697368);
     for (region_plan& r : regions) {
@@ -338,12 +340,12 @@ class dynamic_cp_run {
       made = exhaustive_plan(prob_, items, exhaustive_steps).find();
       if (!made) return made;
     }
+    pad_count(prob_, *made);  // interleaved schedules are simulated in whole groups
     if (prob_.limits.max_inflight_tokens == 0 && !prob_.limits.no_idle_ranks) {
       std::vector<region_plan> whole{as_region(*made, items)};
       polish_regions(prob_, items, whole);
       *made = assemble(prob_, items, whole);
     }
-    pad_count(prob_, *made);
     return made;
   }
 

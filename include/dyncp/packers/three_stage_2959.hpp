@@ -53,13 +53,14 @@ inline namespace v0 {
 /// (1 + 0.09 (c-1)) / c of its FLOPs. Given M, steps 1 to 5 reproduce the recorded plans; step 6
 /// picks the recorded M in all twelve.
 /// A plan may break the token limit (steps 1 and 4); the validator then calls it invalid.
-/// Errors: unsupported when cp 1 is not allowed, for atomic groups, and when n * R * M passes 2^32
-/// at every M (it compares every sequence with every slot); not_found when the micro-batches have
-/// too few slots at every M.
+/// Errors: unsupported when cp 1 is not allowed, for atomic groups, and when (n + R) * R * M passes
+/// `most_steps` at every M, since every sequence is compared with every slot; not_found when the
+/// micro-batches have too few slots at every M.
 /// Source: Megatron-LM pull request 2959, by its description.
 /// Ties: lowest index first. Integer arithmetic. Complexity: O(n * R * M) for each M.
 struct three_stage_2959 {
   static constexpr std::string_view name = "three_stage_2959";
+  static constexpr std::int64_t most_steps = std::int64_t{1} << 30;  ///< at one M
 
   template <cost_model Cost>
   [[nodiscard]] result<plan> pack(const problem& prob, const Cost&) const {
@@ -72,17 +73,15 @@ struct three_stage_2959 {
     std::optional<schedule> best;
     bool too_large = true;
     for (const std::int32_t m : candidates(prob)) {
-      if (int128{m} * prob.parallel.ranks * static_cast<std::int64_t>(prob.sequences.size()) >
-          (std::int64_t{1} << 32)) {
-        continue;
-      }
+      const auto n = static_cast<std::int64_t>(prob.sequences.size());
+      if (int128{m} * prob.parallel.ranks * (n + prob.parallel.ranks) > most_steps) continue;
       too_large = false;
       std::optional<schedule> made = solve.at(m);
       if (made && (!best || made->makespan < best->makespan)) best = std::move(made);
     }
     if (too_large) {
       return make_error(errc::unsupported,
-                        "three_stage_2959 compares every sequence with every slot: too many here",
+                        "three_stage_2959 compares all sequences with all slots: too many here",
                         "choose dynamic_cp, or a smaller batch");
     }
     if (!best) {

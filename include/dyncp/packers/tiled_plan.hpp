@@ -112,8 +112,9 @@ class tiled_planner {
     load padded = g.held;
     padded.tokens = padded_pack_tokens(prob_.padding, size_of(g.size), padded.tokens);
     const std::int32_t per_node = ranks_per_node(prob_.cluster.gpus_per_node, prob_.parallel);
-    g.time = cost_.cost(padded, size_of(g.size), link_of({g.begin, size_of(g.size)}, per_node),
-                        bottleneck_)
+    g.time = cost_
+                 .cost(padded, size_of(g.size), link_of({g.begin, size_of(g.size)}, per_node),
+                       bottleneck_)
                  .total();
   }
 
