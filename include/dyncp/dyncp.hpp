@@ -126,6 +126,7 @@
 #include <dyncp/thd/thd_view.hpp>
 #include <dyncp/thd/valid_counts.hpp>
 #include <dyncp/thd/zigzag.hpp>
+#include <dyncp/trainer/cp_mix.hpp>
 #include <dyncp/trainer/data_iterator.hpp>
 #include <dyncp/trainer/flops.hpp>
 #include <dyncp/trainer/length_probe.hpp>
@@ -133,7 +134,9 @@
 #include <dyncp/trainer/log_probs.hpp>
 #include <dyncp/trainer/loss.hpp>
 #include <dyncp/trainer/micro_batch_scope.hpp>
+#include <dyncp/trainer/pass_plans.hpp>
 #include <dyncp/trainer/range_cursor.hpp>
+#include <dyncp/trainer/relax_mode.hpp>
 #include <dyncp/trainer/rope.hpp>
 #include <dyncp/trainer/step_message.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
