@@ -43,7 +43,7 @@ int show_parity() {
   int failed = 0;
   rl_style::iteration_result last;
   for (const bool one_plan : {false, true}) {
-    options.one_plan = one_plan;
+    options.reuse = one_plan ? dyncp::plan_reuse::always : dyncp::plan_reuse::if_equal;
     const rl_style::run_result run = rl_style::run_ranks(options, alone);
     if (!run.failures.empty()) throw std::runtime_error(run.failures.front());
     for (std::size_t i = 0; i < run.iterations.size(); ++i) {

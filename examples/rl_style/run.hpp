@@ -7,6 +7,8 @@
 
 #include "megatron_style/model/config.hpp"
 
+#include <dyncp/trainer/pass_plans.hpp>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,9 +25,9 @@ struct run_options {
   std::int64_t train_tokens_per_rank = 96;
   /// Budget of the pass that only computes log-probabilities; 0: that of training.
   std::int64_t log_prob_tokens_per_rank = 192;
-  /// Run that pass over the plan of the training instead: its log-probabilities are then the
+  /// `always`: that pass runs on the plan of the training; its log-probabilities are then the
   /// training's, bit for bit.
-  bool one_plan = false;
+  dyncp::plan_reuse reuse = dyncp::plan_reuse::if_equal;
   std::int32_t iterations = 3;
   std::int32_t updates = 2;    ///< of the policy with the rollouts of an iteration
   double learning_rate = 0.02;

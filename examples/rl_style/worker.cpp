@@ -6,6 +6,7 @@
 #include "megatron_style/planning.hpp"
 
 #include <dyncp/plan/digest.hpp>
+#include <dyncp/problem/problem.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/thd/owner.hpp>
 #include <dyncp/trainer/token_share.hpp>
@@ -46,12 +47,11 @@ worker::worker(backend& domain, const run_options& options)
 iteration_result worker::iterate(std::int64_t iteration, const reference_iteration* compare) {
   batch_ = make_rollouts(options_.rollouts, iteration);
   load_owned();
-  const std::unique_ptr<routes> train = plan(options_.train_tokens_per_rank);
-  // A budget of its own, or the training's plan once more.
-  const std::int64_t budget = options_.log_prob_tokens_per_rank;
-  std::unique_ptr<routes> wider;
-  if (!options_.one_plan && budget > 0) wider = plan(budget);
-  routes& pass = wider ? *wider : *train;
+  const dyncp::pass_plans plans = plan_both();
+  const std::unique_ptr<routes> train = routes_of(plans.training().plan);
+  std::unique_ptr<routes> own;
+  if (!plans.shared()) own = routes_of(plans.log_probs().plan);
+  routes& pass = own ? *own : *train;
 
   iteration_result out;
   out.train_micro_batches = train->layout().num_micro_batches();
@@ -98,7 +98,7 @@ iteration_result worker::iterate(std::int64_t iteration, const reference_iterati
     out.advantage_error = owned_error(compare->advantages, owned_.advantages);
   }
   out.terminal_rewards = terminal_rewards(*train);
-  const routes* const ways[] = {train.get(), wider.get()};
+  const routes* const ways[] = {train.get(), own.get()};
   for (const routes* way : ways) {
     if (way == nullptr) continue;
     out.whole_bytes += way->whole_bytes;
@@ -111,19 +111,30 @@ iteration_result worker::iterate(std::int64_t iteration, const reference_iterati
   return out;
 }
 
-/// Every rank plans; before anything is sent they compare what they have.
-std::unique_ptr<routes> worker::plan(std::int64_t tokens_per_rank) {
-  dyncp::problem problem = megatron_style::make_problem(
-      options_.model, {options_.ranks, 1, 1, 1}, options_.static_cp, tokens_per_rank,
-      sizeof(double), megatron_style::one_core());
-  for (const rollout& r : batch_) problem.sequences.push_back({r.id, r.length, -1});
-  const batch_scheduler planner(options_.plan_by, problem);
-  const dyncp::planned planned = planner.plan(problem, {}).value();
+/// Every rank plans both passes; before anything is sent they compare what they have.
+dyncp::pass_plans worker::plan_both() {
+  const auto problem_of = [&](std::int64_t tokens_per_rank) {
+    dyncp::problem problem = megatron_style::make_problem(
+        options_.model, {options_.ranks, 1, 1, 1}, options_.static_cp, tokens_per_rank,
+        sizeof(double), megatron_style::one_core());
+    problem.sequences = sequences_;
+    return problem;
+  };
+  const std::int64_t budget = options_.log_prob_tokens_per_rank;
+  const dyncp::problem training = problem_of(options_.train_tokens_per_rank);
+  const dyncp::problem log_probs = problem_of(budget > 0 ? budget : options_.train_tokens_per_rank);
+  const batch_scheduler planner(options_.plan_by, training);
+  dyncp::pass_plans plans =
+      dyncp::plan_passes(planner, training, log_probs, options_.reuse).value();
   auto all = pool_.channel(pool_.everyone());
-  dyncp::agree(all, dyncp::digest(problem, planned.plan), "the plan").value();
+  dyncp::agree(all, dyncp::digest(training, plans.training().plan), "the training plan").value();
+  dyncp::agree(all, dyncp::digest(log_probs, plans.log_probs().plan), "the log-prob plan").value();
+  return plans;
+}
+
+std::unique_ptr<routes> worker::routes_of(const dyncp::plan& plan) {
   return std::make_unique<routes>(
-      pool_,
-      dyncp::plan_layout::make(planned.plan, problem.sequences, dyncp::layout_kind::zigzag).value(),
+      pool_, dyncp::plan_layout::make(plan, sequences_, dyncp::layout_kind::zigzag).value(),
       owners_);
 }
 
@@ -139,8 +150,10 @@ void worker::for_each_owned(Visit visit) const {
 
 void worker::load_owned() {
   owners_.clear();
+  sequences_.clear();
   for (std::size_t i = 0; i < batch_.size(); ++i) {
     owners_.push_back(static_cast<std::int32_t>(i) % options_.ranks);
+    sequences_.push_back({batch_[i].id, batch_[i].length, -1});
   }
   owned_ = {};
   for_each_owned([&](std::size_t i, std::size_t) {

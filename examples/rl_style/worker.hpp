@@ -8,8 +8,10 @@
 #include "run.hpp"
 #include "megatron_style/virtual_clock.hpp"
 
-#include <dyncp/problem/problem.hpp>
+#include <dyncp/plan/plan.hpp>
+#include <dyncp/problem/sequence.hpp>
 #include <dyncp/trainer/loss.hpp>
+#include <dyncp/trainer/pass_plans.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +51,8 @@ class worker {
     std::vector<double> advantages;
   };
 
-  [[nodiscard]] std::unique_ptr<routes> plan(std::int64_t tokens_per_rank);
+  [[nodiscard]] dyncp::pass_plans plan_both();
+  [[nodiscard]] std::unique_ptr<routes> routes_of(const dyncp::plan& plan);
   void load_owned();
   [[nodiscard]] std::vector<work> prepare(routes& way);
   [[nodiscard]] std::vector<double> log_probs(policy& model, routes& way,
@@ -77,6 +80,7 @@ class worker {
   policy frozen_;
   megatron_style::virtual_clock clock_;
   std::vector<rollout> batch_;
+  std::vector<dyncp::sequence> sequences_;  // (rollouts)
   std::vector<std::int32_t> owners_;  // (rollouts)
   owned_fields owned_;
 };

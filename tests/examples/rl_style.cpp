@@ -66,7 +66,7 @@ TEST_CASE("losses and gradients are those of one rank, under static and dynamic 
 
 TEST_CASE("over one plan the log-probabilities of both passes are the same bits") {
   run_options o = small_run();
-  o.one_plan = true;
+  o.reuse = dyncp::plan_reuse::always;
   const run_result run = run_ranks(o, run_alone(o));
   check_equal(o, run);
   for (const iteration_result& i : run.iterations) {
