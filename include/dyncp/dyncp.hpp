@@ -53,6 +53,7 @@
 #include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/first_fit_decreasing.hpp>
 #include <dyncp/packers/flexsp.hpp>
+#include <dyncp/packers/group_pricing.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/karmarkar_karp.hpp>
 #include <dyncp/packers/packer.hpp>
@@ -89,6 +90,7 @@
 #include <dyncp/problem/presets.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
+#include <dyncp/problem/spec_check.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/device.hpp>

@@ -228,6 +228,24 @@ TEST_CASE("a message of another size is refused with both sizes") {
   CHECK_FALSE(results[0].has_value());
 }
 
+TEST_CASE("groups that take more memory than allowed are not made") {
+  cpu::thread_world world({.ranks = 4, .time = virtual_time});
+  const auto results = cpu::run_ranks(world, {}, [](backend_t& backend) -> result<void> {
+    auto pool = pool_t::create(
+        backend, {.strategy = pool_strategy::split, .memory_limit_bytes = 1});
+    if (pool) return {};
+    return std::move(pool).error();
+  });
+  int causes = 0;
+  for (const auto& r : results) {
+    REQUIRE_FALSE(r.has_value());
+    causes += r.error().code == errc::out_of_memory ? 1 : 0;
+    CHECK((r.error().code == errc::out_of_memory || r.error().code == errc::aborted ||
+           r.error().code == errc::peer_failed));
+  }
+  CHECK(causes >= 1);
+}
+
 TEST_CASE("ranks far ahead wait for nobody but their peers") {
   // Rank 2 does not take part for long; ranks 0 and 1 go on meanwhile.
   cpu::thread_world world({.ranks = 3, .time = virtual_time});

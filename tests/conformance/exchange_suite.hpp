@@ -30,7 +30,7 @@ inline std::uint8_t message_byte(std::int64_t from, std::int64_t to, std::int64_
 template <class B>
 result<void> check_shift(B& backend, dyncp::group_pool<B>& pool, const dyncp::group_handle& group,
                          std::int32_t distance, std::int64_t bytes, std::int64_t round) {
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   const auto comm = backend.device().comm_stream();
   const std::int32_t n = group.size();
   const std::int32_t to = (group.index + distance) % n;

@@ -61,6 +61,7 @@ struct ring_case {
   bool kept_kv = false;      ///< keep what the last forward hop brings for the backward pass
   bool strided = false;      ///< rows of the caller's arrays lie apart
   bool adjacent_kv = false;  ///< v right behind k: no copy before the first hop
+  bool own_workspace = false;  ///< the caller's memory as workspace
   dyncp::pool_options pool = {};
   dyncp::ring_options ring = {};
   std::int32_t repeats = 1;  ///< results must be the same bits each time
@@ -248,7 +249,7 @@ template <class B, class T>
 result<rank_tensors<B, T>> make_tensors(B& backend, const ring_case& c,
                                         const dyncp::packed_seq_params& params) {
   using arrays = rank_tensors<B, T>;
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   const dyncp::attention_shape& shape = c.shape;
   const std::int64_t rows = params.local_tokens();
   arrays t;
@@ -303,7 +304,7 @@ template <class B, class T>
 result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracle,
                      const dyncp::packed_seq_params& params, rank_tensors<B, T>& t,
                      deviations& sums, std::uint64_t& fingerprint) {
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   const dyncp::pack_view pack = params.view();
   const std::int32_t rank = params.cp_rank();
   const auto mix = [&fingerprint](double x) {
@@ -358,10 +359,14 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
 template <class T, class Provider, class B>
 result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>& oracle) {
   using ring_type = dyncp::ring_attention<T, B, Provider>;
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   auto pool = dyncp::group_pool<B>::create(backend, c.pool);
   if (!pool) return std::move(pool).error();
-  auto ring = ring_type::create(*pool, Provider{}, c.shape, limits_of(c), c.ring);
+  auto workspace = backend.device().allocate(
+      c.own_workspace ? ring_type::workspace_bytes(c.shape, limits_of(c)) : 0);
+  if (!workspace) return std::move(workspace).error();
+  auto ring = ring_type::create(*pool, Provider{}, c.shape, limits_of(c), c.ring,
+                                c.own_workspace ? workspace->data() : nullptr);
   if (!ring) return std::move(ring).error();
   deviations sums;
   std::uint64_t first_fingerprint = 0;

@@ -288,6 +288,7 @@ void check_random_batches(Runner& runner, std::int64_t rounds) {
     c.mask = draw.chance(0.7) ? dyncp::attention_mask::causal : dyncp::attention_mask::full;
     c.kept_kv = draw.chance(0.3);
     c.strided = draw.chance(0.3);
+    c.own_workspace = draw.chance(0.3);
     c.adjacent_kv = draw.chance(0.5);
     if (draw.chance(0.3)) c.padding.sequence_parallel = 2;
     if (draw.chance(0.2)) c.padding.multiple = 3;
@@ -378,7 +379,7 @@ void check_cross_attention(Runner& runner) {
     auto ring = dyncp::ring_attention<double, B, provider>::create(*pool, provider{}, shape,
                                                                    {100, 4, pool->ranks()});
     if (!ring) return std::move(ring).error();
-    const auto s = backend.device().main_stream();
+    const auto s = caller_stream(backend);
     const dyncp::padding_rule padding{.zigzag = true};
     auto q = dyncp::make_packed_seq_params(ids, lengths, pool->everyone(),
                                            dyncp::layout_kind::zigzag, padding);
@@ -463,7 +464,7 @@ void check_ring_refusals(Runner& runner) {
   runner.run([&](B& backend) -> result<void> {
     auto pool = dyncp::group_pool<B>::create(backend, {});
     if (!pool) return std::move(pool).error();
-    const auto s = backend.device().main_stream();
+    const auto s = caller_stream(backend);
     const auto refuse = [&](const dyncp::attention_shape& shape, const dyncp::ring_limits& limits) {
       const auto made = ring_type::create(*pool, provider{}, shape, limits);
       return !made && made.error().code == errc::invalid_argument;
@@ -474,6 +475,13 @@ void check_ring_refusals(Runner& runner) {
       return failed("a ring of impossible heads or limits was made");
     }
     const dyncp::attention_shape shape{1, 1, 2, 2, 1.0};
+    auto memory = backend.device().allocate(1000);
+    if (!memory) return std::move(memory).error();
+    const auto crooked = ring_type::create(*pool, provider{}, shape, {1, 1, 1}, {},
+                                           static_cast<char*>(memory->data()) + 8);
+    if (crooked || crooked.error().code != errc::invalid_argument) {
+      return failed("a workspace that is not aligned was taken");
+    }
     auto ring = ring_type::create(*pool, provider{}, shape, {16, 2, pool->ranks()});
     if (!ring) return std::move(ring).error();
     auto context = ring->make_context();
@@ -533,7 +541,7 @@ void check_ring_disagreement(Runner& runner) {
     auto params = dyncp::make_packed_seq_params(ids, lengths, pool->everyone(),
                                                 dyncp::layout_kind::zigzag, {.zigzag = true}, 3);
     if (!params) return std::move(params).error();
-    const auto s = backend.device().main_stream();
+    const auto s = caller_stream(backend);
     const auto refused = ring->prepare(*context, *params, dyncp::attention_mask::causal, s);
     DYNCP_TRY(pool->synchronize(s));
     if (refused || refused.error().code != errc::mismatch ||
@@ -563,7 +571,7 @@ void check_ring_bytes(Runner& runner) {
     auto params = dyncp::make_packed_seq_params(ids, lengths, pool->everyone(),
                                                 dyncp::layout_kind::zigzag, {.zigzag = true});
     if (!params) return std::move(params).error();
-    const auto s = backend.device().main_stream();
+    const auto s = caller_stream(backend);
     DYNCP_TRY(ring->prepare(*context, *params, dyncp::attention_mask::causal, s));
     DYNCP_TRY(pool->synchronize(s));
     const std::int64_t kv = std::int64_t{2} * 64 * 8 * 128 * 2;  // one hop: k and v of 2 bytes

@@ -25,6 +25,13 @@ using dyncp::error;
 using dyncp::make_error;
 using dyncp::result;
 
+/// The stream that a suite works on, as a trainer's would come from outside: a device under test
+/// has one to lend.
+template <dyncp::backend B>
+typename B::device_type::stream caller_stream(B& backend) {
+  return backend.device().main_stream();
+}
+
 /// An array in device memory, copied in and out through staging memory.
 template <dyncp::backend B, class T>
 class device_array {

@@ -146,7 +146,7 @@ inline std::vector<std::uint8_t> share_rows(const dyncp::plan_layout& layout, st
 template <class B>
 result<void> same_bytes(B& backend, device_array<B, std::uint8_t>& got,
                         const std::vector<std::uint8_t>& want, const char* what) {
-  auto values = got.read(backend, backend.device().main_stream());
+  auto values = got.read(backend, caller_stream(backend));
   if (!values) return std::move(values).error();
   if (*values != want) return failed(std::string(what) + " moved a row to another place");
   return {};
@@ -168,7 +168,7 @@ result<void> check_bytes(dyncp::group_pool<B>& pool, std::int64_t sent, std::int
 
 template <class B>
 result<void> run_plan(B& backend, const plan_case& c, std::int64_t row_bytes) {
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   auto pool = dyncp::group_pool<B>::create(backend, {});
   if (!pool) return std::move(pool).error();
   auto layout = dyncp::plan_layout::make(c.plan, c.batch, c.layout);
@@ -328,7 +328,7 @@ void check_layout_vectors(Runner& runner) {
   runner.run([&](B& backend) -> result<void> {
     auto pool = dyncp::group_pool<B>::create(backend, {});
     if (!pool) return std::move(pool).error();
-    const auto s = backend.device().main_stream();
+    const auto s = caller_stream(backend);
     const std::int32_t rank = pool->rank();
     for (auto layout_kind : {dyncp::layout_kind::zigzag, dyncp::layout_kind::contiguous}) {
       const plan_case c = single_pack(pool->ranks(), 2, {8}, layout_kind);
@@ -373,7 +373,7 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
     INFO("seed " << seed << ", round " << round);
     runner.run([&](B& backend) -> result<void> {
       constexpr std::int64_t width = 3;
-      const auto s = backend.device().main_stream();
+      const auto s = caller_stream(backend);
       auto pool = dyncp::group_pool<B>::create(backend, {});
       if (!pool) return std::move(pool).error();
       auto layout = dyncp::plan_layout::make(c.plan, c.batch, c.layout);
@@ -501,7 +501,7 @@ void check_router_refusals(Runner& runner) {
   runner.run([&](B& backend) -> result<void> {
     auto pool = dyncp::group_pool<B>::create(backend, {});
     if (!pool) return std::move(pool).error();
-    const auto s = backend.device().main_stream();
+    const auto s = caller_stream(backend);
     const std::int32_t me = pool->rank();
     const std::vector<dyncp::row_route> bad = {
         {{{me, me, 0, 0, 2}, {me, me, 2, 1, 2}}, 4, 4},  // row 1 twice

@@ -68,6 +68,9 @@ class breaker {
       case violation_kind::over_sequence_cap: return cap();
       case violation_kind::over_inflight: return lower_budget();
       case violation_kind::split_atom: return split();
+      case violation_kind::wrong_job:
+        prob_.limits.max_tokens_per_rank = plan_.max_tokens_per_rank - 1;
+        return true;
       case violation_kind::wrong_micro_batches:
         prob_.limits.micro_batch_multiple = 1 + plan_.num_micro_batches();
         return true;

@@ -287,8 +287,11 @@ TEST_CASE("a plan without micro-batches misses every sequence; one without ranks
   j = valid_job();
   for (const std::int32_t ranks : {0, -1, INT32_MIN}) {
     j.plan.num_ranks = ranks;
-    for (const violation& v : dyncp::validate(j.plan, j.prob)) {
-      CHECK(v.kind == violation_kind::rank_out_of_range);
+    const auto found = dyncp::validate(j.plan, j.prob);
+    REQUIRE(found.size() > 1);
+    CHECK(found[0].kind == violation_kind::wrong_job);
+    for (std::size_t i = 1; i < found.size(); ++i) {
+      CHECK(found[i].kind == violation_kind::rank_out_of_range);
     }
   }
 }

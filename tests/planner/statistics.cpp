@@ -109,6 +109,7 @@ TEST_CASE("padding counts in padded sums alone") {
   hand_made job;
   job.plan.padding.multiple = 7;  // 1001, 602, 406, 2002
   job.plan.max_tokens_per_rank = 1008;
+  job.prob.limits.max_tokens_per_rank = 1008;
   const auto s = job.statistics();
   CHECK(s.real_tokens == 4000);
   CHECK(s.padded_tokens == 4011);
@@ -144,6 +145,9 @@ TEST_CASE("can_plan: what fits nowhere, what cu_seqlens cannot hold, what ticks 
   CHECK(code_of(dyncp_test::reference_problem(std::vector<std::int64_t>(131072, 2800), 8192, 8,
                                               16384)) == dyncp::errc::cancelled);
   dyncp::problem slow = dyncp_test::reference_problem({8000}, 8, 2, 1000);
-  slow.cluster.linear_flops_per_s = 1;
+  slow.cluster.linear_flops_per_s = 1e6;  // 8000 tokens then take over 2^20 s
+  slow.model.layers = 4000;
   CHECK(code_of(slow) == dyncp::errc::overflow);
+  slow.cluster.linear_flops_per_s = 1;
+  CHECK(code_of(slow) == dyncp::errc::invalid_argument);
 }

@@ -74,7 +74,7 @@ code, text, err = t.run("plan", "--lengths", "-", "--ranks", 2, "--max-tokens-pe
                         "--micro-batches", 3, "--json", stdin=b"10\n20\n30\n40\n")
 t.check(code == 0 and json.loads(text)["statistics"]["micro_batches"] == 3, f"fixed M: {err}")
 preset = t.json("presets", "reference-13b", "--json")
-t.write("model.json", preset["model"])
+t.write("model.json", preset)
 t.write("cluster.json", preset["cluster"])
 one = plan("--ranks", 8, "--model", "model.json", "--cluster", "cluster.json")
 two = plan("--ranks", 8)

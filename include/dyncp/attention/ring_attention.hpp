@@ -133,6 +133,12 @@ class ring_attention {
       return make_error(errc::invalid_argument, "ring_limits below zero, or groups below one rank",
                         "derive them from the limits of the planner");
     }
+    if (reinterpret_cast<std::uintptr_t>(workspace) % device_alignment_bytes != 0) {
+      return error{errc::invalid_argument, "the workspace of the ring is not aligned",
+                   static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(workspace) %
+                                             device_alignment_bytes),
+                   0, "align it to device_alignment_bytes"};
+    }
     ring_attention ring(pool, std::move(provider), shape, limits, options);
     device_type& device = pool.owner().device();
     if (workspace == nullptr) {

@@ -28,6 +28,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -620,12 +621,19 @@ struct json_line {
 }
 
 /// A model or cluster from JSON: fields by the names of the struct, those with defaults optional,
-/// unknown ones an error. Errors: parse_error, invalid_argument, unknown_name.
+/// unknown ones an error; also as the value of "model" or "cluster" of an object (a preset's or a
+/// plan's JSON). Errors: parse_error, invalid_argument, unknown_name.
 template <class Spec>
   requires std::same_as<Spec, model_spec> || std::same_as<Spec, cluster_spec>
 [[nodiscard]] result<Spec> parse_spec(std::string_view json, const std::string& source) {
   auto document = detail::parse_json(json, source);
   if (!document) return document.error();
+  // `presets NAME --json` and plan files hold the spec under a key of its own.
+  constexpr const char* key = std::is_same_v<Spec, model_spec> ? "model" : "cluster";
+  if (document->is_object() && document->contains(key) && (*document)[key].is_object()) {
+    nlohmann::json inner = (*document)[key];
+    *document = std::move(inner);
+  }
   auto spec = detail::read_spec<Spec>(detail::json_view(*document, source));
   if (spec) return spec;
   return detail::with_hint(std::move(spec).error(),

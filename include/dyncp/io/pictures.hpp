@@ -214,7 +214,7 @@ class timeline_panel {
   constexpr double top = 66;
   const priced_plan& priced = plan.priced;
   const double columns = std::max(1, priced.num_micro_batches());
-  const double row = std::clamp(320.0 / priced.num_ranks, 1.0, 14.0);
+  const double row = std::min(320.0 / priced.num_ranks, 14.0);
   const double column = (width - left - 24) / columns;
   const double height = row * priced.num_ranks;
   svg_writer svg(width, top + height + 34, plan.title);

@@ -5,6 +5,7 @@
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
+#include <dyncp/packers/group_pricing.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/region_builder.hpp>
 #include <dyncp/problem/problem.hpp>
@@ -30,12 +31,7 @@ template <cost_model Cost>
 class branch_and_bound {
  public:
   branch_and_bound(const problem& prob, const Cost& cost, const item_table& items)
-      : prob_(prob),
-        cost_(cost),
-        items_(items),
-        per_node_(ranks_per_node(prob.cluster.gpus_per_node, prob.parallel)) {
-    for (std::int32_t s = 0; s < prob.parallel.pp; ++s) classes_.push_back(cost.stage_class(s));
-  }
+      : items_(items), groups_(prob, cost, items), classes_(groups_.stage_classes()) {}
 
   /// Improves `plan` of the items `chosen` (ascending) with exactly `slots` micro-batches.
   void improve(region_plan& plan, std::span<const std::int32_t> chosen, std::int32_t slots,
@@ -63,21 +59,7 @@ class branch_and_bound {
 
   void price(std::size_t j, std::size_t g) {
     timed_group& t = timed_[j][g];
-    load padded = slots_[j][g].held;
-    padded.tokens = padded_pack_tokens(prob_.padding, t.ranks.size, padded.tokens);
-    const link over = link_of({region_.begin + t.ranks.begin, t.ranks.size}, per_node_);
-    t.costs.clear();
-    for (std::int32_t k = 0; k < cost_.stage_classes(); ++k) {
-      t.costs.push_back(cost_.cost(padded, t.ranks.size, over, k));
-    }
-  }
-
-  [[nodiscard]] bool fits(const load& l, std::int32_t k) const noexcept {
-    const std::int32_t cap = prob_.limits.max_sequences_per_pack;
-    const std::int32_t c = items_.sizes[static_cast<std::size_t>(k)];
-    return (cap == 0 || l.count <= cap) &&
-           padded_pack_tokens(prob_.padding, c, l.tokens) <=
-               items_.capacity[static_cast<std::size_t>(k)];
+    groups_.costs(slots_[j][g].held, {region_.begin + t.ranks.begin, t.ranks.size}, t.costs);
   }
 
   void place(std::size_t depth, incremental_1f1b& sim) {
@@ -98,7 +80,7 @@ class branch_and_bound {
         if (k < least) continue;
         const load before = slots_[j][g].held;
         const load after = before + items_.load_of(item, k);
-        if (!fits(after, k)) continue;
+        if (!groups_.fits(after, k)) continue;
         slots_[j][g].held = after;
         slots_[j][g].items.push_back(item);
         price(j, g);
@@ -108,9 +90,9 @@ class branch_and_bound {
         price(j, g);
       }
       for (std::int32_t k = least; k < items_.num_sizes(); ++k) {
-        const std::int32_t c = items_.sizes[static_cast<std::size_t>(k)];
+        const std::int32_t c = groups_.ranks_of(k);
         const load alone = items_.load_of(item, k);
-        if (c > region_.size || !fits(alone, k)) continue;
+        if (c > region_.size || !groups_.fits(alone, k)) continue;
         const std::int32_t step = is_power_of_two(c) ? c : 1;
         const auto first =
             static_cast<std::int32_t>(round_up(region_.begin, step)) - region_.begin;
@@ -152,7 +134,7 @@ class branch_and_bound {
                   static_cast<std::int32_t>(j),
                   found_[j][g].size,
                   found_[j][g].held,
-                  t.costs[static_cast<std::size_t>(cost_.bottleneck_class())],
+                  t.costs[static_cast<std::size_t>(groups_.bottleneck())],
                   0,
                   0},
                  found_[j][g].items);
@@ -160,10 +142,8 @@ class branch_and_bound {
     }
   }
 
-  const problem& prob_;
-  const Cost& cost_;
   const item_table& items_;
-  std::int32_t per_node_;
+  group_pricing<Cost> groups_;
   std::vector<std::int32_t> classes_;
   rank_range region_;
   std::span<const std::int32_t> chosen_;

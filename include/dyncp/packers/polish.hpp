@@ -5,6 +5,7 @@
 #include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
+#include <dyncp/packers/group_pricing.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/region_builder.hpp>
 #include <dyncp/problem/problem.hpp>
@@ -31,12 +32,7 @@ template <cost_model Cost>
 class polisher {
  public:
   polisher(const problem& prob, const Cost& cost, const item_table& items)
-      : prob_(prob),
-        cost_(cost),
-        items_(items),
-        per_node_(ranks_per_node(prob.cluster.gpus_per_node, prob.parallel)) {
-    for (std::int32_t s = 0; s < prob.parallel.pp; ++s) classes_.push_back(cost.stage_class(s));
-  }
+      : prob_(prob), items_(items), pricing_(prob, cost, items) {}
 
   /// Improves `plan` in place by at most `steps` changes; `spare` empty micro-batches are added
   /// that it may use. `heat` is the first threshold over the makespan.
@@ -45,7 +41,7 @@ class polisher {
     if (plan.cells.empty() || prob_.parallel.vpp > 1 || prob_.limits.uniform_cp) return;
     region_ = plan.ranks;
     load_plan(plan, spare);
-    incremental_1f1b sim(region_.size, classes_);
+    incremental_1f1b sim(region_.size, pricing_.stage_classes());
     refresh_view();
     ticks now = sim.commit(view_, 0);
     ticks best_time = now;
@@ -120,7 +116,7 @@ class polisher {
                   static_cast<std::int32_t>(j),
                   from.size,
                   from.held,
-                  slots_[j].timed[g].costs[static_cast<std::size_t>(cost_.bottleneck_class())],
+                  slots_[j].timed[g].costs[static_cast<std::size_t>(pricing_.bottleneck())],
                   0,
                   0},
                  from.items);
@@ -129,26 +125,15 @@ class polisher {
   }
 
   [[nodiscard]] std::int32_t size_of(std::int32_t k) const noexcept {
-    return items_.sizes[static_cast<std::size_t>(k)];
+    return pricing_.ranks_of(k);
+  }
+  [[nodiscard]] bool fits(const load& l, std::int32_t k) const noexcept {
+    return pricing_.fits(l, k);
   }
 
   void price(slot& s, std::size_t g) {
     timed_group& t = s.timed[g];
-    load padded = s.groups[g].held;
-    padded.tokens = padded_pack_tokens(prob_.padding, t.ranks.size, padded.tokens);
-    const link over =
-        link_of({region_.begin + t.ranks.begin, t.ranks.size}, per_node_);
-    t.costs.resize(static_cast<std::size_t>(cost_.stage_classes()));
-    for (std::int32_t k = 0; k < cost_.stage_classes(); ++k) {
-      t.costs[static_cast<std::size_t>(k)] = cost_.cost(padded, t.ranks.size, over, k);
-    }
-  }
-
-  [[nodiscard]] bool fits(const load& l, std::int32_t k) const noexcept {
-    const std::int32_t cap = prob_.limits.max_sequences_per_pack;
-    return (cap == 0 || l.count <= cap) &&
-           padded_pack_tokens(prob_.padding, size_of(k), l.tokens) <=
-               items_.capacity[static_cast<std::size_t>(k)];
+    pricing_.costs(s.groups[g].held, {region_.begin + t.ranks.begin, t.ranks.size}, t.costs);
   }
 
   void refresh_view() {
@@ -351,10 +336,8 @@ class polisher {
   }
 
   const problem& prob_;
-  const Cost& cost_;
   const item_table& items_;
-  std::int32_t per_node_;
-  std::vector<std::int32_t> classes_;  // (stages)
+  group_pricing<Cost> pricing_;
   rank_range region_;
   std::vector<slot> slots_;
   std::vector<std::pair<std::int32_t, slot>> undo_;

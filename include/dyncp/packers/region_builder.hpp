@@ -5,6 +5,7 @@
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
+#include <dyncp/packers/group_pricing.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/ramp.hpp>
 #include <dyncp/problem/problem.hpp>
@@ -84,7 +85,7 @@ class region_builder {
       : prob_(prob),
         cost_(cost),
         items_(items),
-        per_node_(ranks_per_node(prob.cluster.gpus_per_node, prob.parallel)),
+        groups_(prob, cost, items),
         bottleneck_(cost.bottleneck_class()),
         pipe_{prob.parallel.pp, prob.parallel.vpp},
         cap_(prob.limits.max_sequences_per_pack) {
@@ -130,14 +131,10 @@ class region_builder {
     return items_.sizes[static_cast<std::size_t>(k)];
   }
   [[nodiscard]] op_cost price_cell(const load& l, rank_range r) const noexcept {
-    load padded = l;
-    padded.tokens = padded_pack_tokens(prob_.padding, r.size, l.tokens);
-    return cost_.cost(padded, r.size, link_of(r, per_node_), bottleneck_);
+    return groups_.cost(l, r, bottleneck_);
   }
   [[nodiscard]] bool has_room(const cell& g, const load& more) const noexcept {
-    if (cap_ > 0 && g.held.count + more.count > cap_) return false;
-    return padded_pack_tokens(prob_.padding, g.ranks.size, g.held.tokens + more.tokens) <=
-           items_.capacity[static_cast<std::size_t>(g.size)];
+    return groups_.fits(g.held + more, g.size);
   }
 
   // Step 1. The plateau is first guessed from the work at the smallest sizes.
@@ -450,10 +447,7 @@ class region_builder {
           priced_.costs.push_back(g.cost);
           continue;
         }
-        load padded = g.held;
-        padded.tokens = padded_pack_tokens(prob_.padding, g.ranks.size, padded.tokens);
-        priced_.costs.push_back(
-            cost_.cost(padded, g.ranks.size, link_of(g.ranks, per_node_), k));
+        priced_.costs.push_back(groups_.cost(g.held, g.ranks, k));
       }
     }
   }
@@ -461,7 +455,7 @@ class region_builder {
   const problem& prob_;
   const Cost& cost_;
   const item_table& items_;
-  std::int32_t per_node_;
+  group_pricing<Cost> groups_;
   std::int32_t bottleneck_;
   pipeline pipe_;
   std::int32_t cap_;

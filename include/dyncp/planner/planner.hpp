@@ -11,6 +11,7 @@
 #include <dyncp/planner/policies.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/problem.hpp>
+#include <dyncp/problem/spec_check.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/simulator.hpp>
 
@@ -60,6 +61,8 @@ class planner {
   /// or an operation over `max_operation_s`. Complexity: O(n * sizes).
   [[nodiscard]] result<void> can_plan(const problem& prob) const {
     if (auto ok = check(prob); !ok) return ok;
+    if (auto ok = check(prob.model); !ok) return ok;
+    if (auto ok = check(prob.cluster); !ok) return ok;
     const std::vector<std::int32_t> sizes = allowed_cp_sizes(prob.parallel);
     std::size_t longest = 0;
     for (std::size_t i = 0; i < prob.sequences.size(); ++i) {

@@ -76,8 +76,8 @@ inline namespace v0 {
 ///
 /// The others: peaks and links are the data sheets' (dense bf16 312 TFLOP/s on A100, 989 on the
 /// H series; NVLink 300, 450 and, on H800, 200 GB/s in one direction; network 200 Gb/s a GPU on
-/// A100, 400 Gb/s else). What kernels reach of them is ASSUMED, until `fitted_cost` replaces it
-/// by measurements: matrix products 64 % of the peak on A100 and 61 % on H, half of it at 200 and
+/// A100, 400 Gb/s else). What kernels reach of them is ASSUMED, to be replaced by
+/// measurements: matrix products 64 % of the peak on A100 and 61 % on H, half of it at 200 and
 /// 400 tokens; attention 190 and 550 TFLOP/s forward, 2.5 times the work at 150 and 420 backward;
 /// hops 10 and 20 us; 0.2 ms an operation and 20 us a layer for launches.
 [[nodiscard]] inline std::vector<cluster_spec> cluster_presets() {

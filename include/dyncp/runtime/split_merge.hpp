@@ -32,7 +32,8 @@ inline namespace v0 {
 // Whole sequences lie in the order of the batch, real tokens only: `rows_of_owner`. An owner is the
 // rank that loaded a sequence, or that computes its loss, or every_rank. Bytes on the wire, rows of
 // w bytes, N tokens, S_c tokens in groups of c: split at most w*N; reroute at most w*sum(c*S_c);
-// merge to owners at most 2*w*N, to every rank w*N*(1 + ranks).
+// merge to owners at most 2*w*N, to every rank w*N*(1 + ranks). Objects belong to the thread of
+// their rank.
 
 /// Shares of the ranks from whole sequences. See the table above.
 template <backend B>
