@@ -9,15 +9,16 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <ranges>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,13 @@ auto groups_of(std::int32_t rank) {
     return dyncp::group_handle{1, ranks, rank - ranks.begin, 0};
   };
 }
+
+/// The numbers of a stream: a range that can be read once.
+struct numbers_of {
+  std::istream* text;
+  [[nodiscard]] auto begin() const { return std::istream_iterator<std::int64_t>(*text); }
+  [[nodiscard]] auto end() const { return std::istream_iterator<std::int64_t>(); }
+};
 
 /// Every step of an iterator of one process as `rank`.
 template <class Iterator>
@@ -154,10 +162,15 @@ TEST_CASE("any input range of lengths or sequences will do") {
   CHECK(steps_of(std::vector<int>{30, 100, 7, 55, 12, 99}) == expected);
   CHECK(steps_of(*dyncp::make_batch(lengths)) == expected);
   std::istringstream text("30 100 7 55 12 99");
-  CHECK(steps_of(std::views::istream<std::int64_t>(text)) == expected);
-  CHECK(steps_of(std::views::iota(0, 6) | std::views::transform([&](int i) {
-                   return lengths[static_cast<std::size_t>(i)];
-                 })) == expected);
+  CHECK(steps_of(numbers_of{&text}) == expected);
+// clang 14 cannot compile the views of libstdc++ 12.
+#if !defined(__clang__) || __clang_major__ >= 16
+  const auto view = std::views::iota(0, 6) | std::views::transform([&](int i) {
+                      return lengths[static_cast<std::size_t>(i)];
+                    });
+  CHECK(steps_of(view) == expected);
+  CHECK(steps_of(std::vector(lengths) | std::views::take(6)) == expected);
+#endif
 }
 
 TEST_CASE("steps do not depend on how far ahead they are planned") {
