@@ -275,8 +275,8 @@ TEST_CASE("a length that lies about its sample is told to all, and planned with 
   }
 }
 
-// OpenPipe/ART#840: ranks disagreed on lengths and hung; rl row 49: three ranks, one length altered.
-TEST_CASE("rl 49: plans that differ give every rank the same error before anything is exchanged") {
+// Ranks disagreed on lengths and hung; here one length is altered on one rank.
+TEST_CASE("OpenPipe/ART#840: plans that differ are the same error on all ranks, before an exchange") {
   ledger book;
   const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
     auto mine = lengths;
@@ -424,7 +424,7 @@ TEST_CASE("after a death all ranks may start again from the positions of a commo
   }
 }
 
-TEST_CASE("a rank that is late, or whose message is lost, ends the step on all, and no sample is lost") {
+TEST_CASE("a rank that is late, or a lost message, ends the step on all; no sample is lost") {
   const dyncp::problem job = small_job(ranks);
   for (const auto kind : {dyncp::cpu::fault_kind::delay, dyncp::cpu::fault_kind::drop,
                           dyncp::cpu::fault_kind::wrong_size}) {

@@ -117,7 +117,7 @@ TEST_CASE("ranks together get every sequence of every batch, each on the ranks o
   CHECK(total == 50);
 }
 
-TEST_CASE("with known lengths nothing is loaded to plan, and of a step only what the rank works on") {
+TEST_CASE("known lengths: nothing is loaded to plan, and of a step only what the rank works on") {
   const auto lengths = some_lengths(32, 300, 2);
   const dyncp::problem job = small_job(4);
   std::vector<std::int64_t> loaded;
@@ -194,7 +194,7 @@ TEST_CASE("steps do not depend on how far ahead they are planned") {
 
 // Megatron-LM#5483, Bridge#6127: the iterator ends inside a step, the batch is shorter than the
 // ranks.
-TEST_CASE("megatron 31: a short last batch is a step of its own, or is left out when asked") {
+TEST_CASE("Megatron-LM#5483: a short last batch is a step of its own, or is left out when asked") {
   const dyncp::problem job = small_job(8);
   const std::vector<std::int64_t> lengths(11, 20);
   for (const bool drop : {false, true}) {
@@ -214,7 +214,7 @@ TEST_CASE("megatron 31: a short last batch is a step of its own, or is left out 
   }
 }
 
-TEST_CASE("megatron 31: evaluation runs on an iterator of its own, with its own limits, any time") {
+TEST_CASE("Bridge#6127: evaluation runs on an iterator of its own, with its own limits, any time") {
   const auto lengths = some_lengths(24, 200, 5);
   const dyncp::problem job = small_job(4);
   dyncp::problem evaluation = small_job(4, 400);
@@ -300,7 +300,7 @@ TEST_CASE("again yields the last step once more, and then goes on") {
 }
 
 // Megatron-LM#5109: chunks shared one sample dict, and clearing labels broke the last stage.
-TEST_CASE("megatron 10: views of virtual stages are independent; only some hold samples") {
+TEST_CASE("Megatron-LM#5109: views of virtual stages are independent; only some hold samples") {
   const auto lengths = some_lengths(16, 200, 8);
   dyncp::problem job = small_job(2, 100, 2);
   job.parallel.vpp = 2;
@@ -356,7 +356,7 @@ TEST_CASE("a step outlives its iterator") {
 }
 
 // Megatron-LM#7045: consumers inferred groups, and CP 1 had none.
-TEST_CASE("megatron 21: every micro-batch carries its group, of one rank too") {
+TEST_CASE("Megatron-LM#7045: every micro-batch carries its group, of one rank too") {
   const std::vector<std::int64_t> lengths = {10, 20, 30, 40};
   const dyncp::problem job = small_job(4);
   auto batches = dyncp::make_data_iterator(lengths, planner_of(job), job,
@@ -433,7 +433,7 @@ TEST_CASE("sequences that no plan can hold fail the step by name, or are left ou
 }
 
 // verl#6176, EasyR1#11004, tinker-cloud#30: counts of micro-batches came from local samples.
-TEST_CASE("rl 13, 14, 64: the number of micro-batches is the same on all ranks, however few samples") {
+TEST_CASE("verl#6176, EasyR1#11004: one number of micro-batches on all ranks, however few samples") {
   for (const std::int64_t n : {1, 2, 3, 5, 9}) {
     const std::vector<std::int64_t> lengths(static_cast<std::size_t>(n), 95);
     const dyncp::problem job = small_job(2);
