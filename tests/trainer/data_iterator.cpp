@@ -9,15 +9,16 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <ranges>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,13 @@ auto groups_of(std::int32_t rank) {
     return dyncp::group_handle{1, ranks, rank - ranks.begin, 0};
   };
 }
+
+/// The numbers of a stream: a range that can be read once.
+struct numbers_of {
+  std::istream* text;
+  [[nodiscard]] auto begin() const { return std::istream_iterator<std::int64_t>(*text); }
+  [[nodiscard]] auto end() const { return std::istream_iterator<std::int64_t>(); }
+};
 
 /// Every step of an iterator of one process as `rank`.
 template <class Iterator>
@@ -109,7 +117,7 @@ TEST_CASE("ranks together get every sequence of every batch, each on the ranks o
   CHECK(total == 50);
 }
 
-TEST_CASE("with known lengths nothing is loaded to plan, and of a step only what the rank works on") {
+TEST_CASE("known lengths: nothing is loaded to plan, and of a step only what the rank works on") {
   const auto lengths = some_lengths(32, 300, 2);
   const dyncp::problem job = small_job(4);
   std::vector<std::int64_t> loaded;
@@ -154,10 +162,15 @@ TEST_CASE("any input range of lengths or sequences will do") {
   CHECK(steps_of(std::vector<int>{30, 100, 7, 55, 12, 99}) == expected);
   CHECK(steps_of(*dyncp::make_batch(lengths)) == expected);
   std::istringstream text("30 100 7 55 12 99");
-  CHECK(steps_of(std::views::istream<std::int64_t>(text)) == expected);
-  CHECK(steps_of(std::views::iota(0, 6) | std::views::transform([&](int i) {
-                   return lengths[static_cast<std::size_t>(i)];
-                 })) == expected);
+  CHECK(steps_of(numbers_of{&text}) == expected);
+// clang 14 cannot compile the views of libstdc++ 12.
+#if !defined(__clang__) || __clang_major__ >= 16
+  const auto view = std::views::iota(0, 6) | std::views::transform([&](int i) {
+                      return lengths[static_cast<std::size_t>(i)];
+                    });
+  CHECK(steps_of(view) == expected);
+  CHECK(steps_of(std::vector(lengths) | std::views::take(6)) == expected);
+#endif
 }
 
 TEST_CASE("steps do not depend on how far ahead they are planned") {
@@ -181,7 +194,7 @@ TEST_CASE("steps do not depend on how far ahead they are planned") {
 
 // Megatron-LM#5483, Bridge#6127: the iterator ends inside a step, the batch is shorter than the
 // ranks.
-TEST_CASE("megatron 31: a short last batch is a step of its own, or is left out when asked") {
+TEST_CASE("Megatron-LM#5483: a short last batch is a step of its own, or is left out when asked") {
   const dyncp::problem job = small_job(8);
   const std::vector<std::int64_t> lengths(11, 20);
   for (const bool drop : {false, true}) {
@@ -201,7 +214,7 @@ TEST_CASE("megatron 31: a short last batch is a step of its own, or is left out 
   }
 }
 
-TEST_CASE("megatron 31: evaluation runs on an iterator of its own, with its own limits, any time") {
+TEST_CASE("Bridge#6127: evaluation runs on an iterator of its own, with its own limits, any time") {
   const auto lengths = some_lengths(24, 200, 5);
   const dyncp::problem job = small_job(4);
   dyncp::problem evaluation = small_job(4, 400);
@@ -287,7 +300,7 @@ TEST_CASE("again yields the last step once more, and then goes on") {
 }
 
 // Megatron-LM#5109: chunks shared one sample dict, and clearing labels broke the last stage.
-TEST_CASE("megatron 10: views of virtual stages are independent; only some hold samples") {
+TEST_CASE("Megatron-LM#5109: views of virtual stages are independent; only some hold samples") {
   const auto lengths = some_lengths(16, 200, 8);
   dyncp::problem job = small_job(2, 100, 2);
   job.parallel.vpp = 2;
@@ -343,7 +356,7 @@ TEST_CASE("a step outlives its iterator") {
 }
 
 // Megatron-LM#7045: consumers inferred groups, and CP 1 had none.
-TEST_CASE("megatron 21: every micro-batch carries its group, of one rank too") {
+TEST_CASE("Megatron-LM#7045: every micro-batch carries its group, of one rank too") {
   const std::vector<std::int64_t> lengths = {10, 20, 30, 40};
   const dyncp::problem job = small_job(4);
   auto batches = dyncp::make_data_iterator(lengths, planner_of(job), job,
@@ -420,7 +433,7 @@ TEST_CASE("sequences that no plan can hold fail the step by name, or are left ou
 }
 
 // verl#6176, EasyR1#11004, tinker-cloud#30: counts of micro-batches came from local samples.
-TEST_CASE("rl 13, 14, 64: the number of micro-batches is the same on all ranks, however few samples") {
+TEST_CASE("verl#6176, EasyR1#11004: one number of micro-batches on all ranks, however few samples") {
   for (const std::int64_t n : {1, 2, 3, 5, 9}) {
     const std::vector<std::int64_t> lengths(static_cast<std::size_t>(n), 95);
     const dyncp::problem job = small_job(2);

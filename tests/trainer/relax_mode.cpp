@@ -189,7 +189,7 @@ TEST_CASE("the packer follows the rule, grows for coverage and for the budget of
   planned_of(relax_job(8, 1, 100), {150, 120, 120, 120, 120, 150});
 }
 
-TEST_CASE("rl 10, 56: sub-groups keep the budget on any batch, as padded, after the division") {
+TEST_CASE("Relax, verl#7553: sub-groups keep the budget on any batch, padded, after the division") {
   const std::uint64_t seed = seed_or(71);
   dyncp_test::random rng(seed);
   INFO("seed " << seed);
@@ -260,7 +260,7 @@ TEST_CASE("a line per micro-batch, and a summary that says why cp is always the 
   CHECK(thrown.error().code == errc::callback_failed);
 }
 
-TEST_CASE("rl 46: two budgets have plans of their own, or share the training plan bit for bit") {
+TEST_CASE("verl#6280: two budgets have plans of their own, or share the training plan bit for bit") {
   const auto setup = make_relax_setup({.world_size = 8,
                                        .max_context = 800,
                                        .max_tokens_per_gpu = 200,
@@ -270,7 +270,8 @@ TEST_CASE("rl 46: two budgets have plans of their own, or share the training pla
   const dyncp::problem base = reference_problem({}, 1, 1, 1);
   dyncp::problem training = dyncp::relax_problem(*setup, base);
   const dyncp::problem log_probs = dyncp::relax_log_prob_problem(*setup, base);
-  training.sequences = *dyncp::make_batch(std::vector<std::int64_t>{790, 300, 250, 20, 30, 40, 390, 8});
+  const std::vector<std::int64_t> rollouts = {790, 300, 250, 20, 30, 40, 390, 8};
+  training.sequences = *dyncp::make_batch(rollouts);
   const auto planner = relax_planner(training);
   const auto own = dyncp::plan_passes(planner, training, log_probs);
   REQUIRE(own);

@@ -91,7 +91,7 @@ TEST_CASE("a step comes back as it was sent") {
 }
 
 // Megatron-LM#5560: cu_seqlens and sums of squares were sent as float32, exact below 2^24.
-TEST_CASE("megatron 11: offsets over 2^24 and sums of squares over 2^53 survive") {
+TEST_CASE("Megatron-LM#5560: offsets over 2^24 and sums of squares over 2^53 survive") {
   step_metadata step;
   step.num_ranks = 1;
   step.sums.squares = dyncp::int128{131072} * 131072 * 64 + 1;
@@ -222,7 +222,7 @@ TEST_CASE("the groups of a message are the receiver's own") {
 
 // Megatron-LM#4092, #4150: middle stages lacked cu_seqlens. Here 2 ranks of the DPxCP domain, each
 // of pp 4 x tp 2 processes; process = (stage * tp + tensor) * 2 + rank.
-TEST_CASE("megatron 9: every stage and tensor rank sees the same metadata; two hold samples") {
+TEST_CASE("Megatron-LM#4092, #4150: every stage and tensor rank sees the same metadata") {
   constexpr std::int32_t processes = 16;
   const auto lengths = some_lengths(30, 150, 33);
   const dyncp::problem job = small_job(2, 100, 4);

@@ -95,10 +95,10 @@ struct probe_options {
 /// (5 + B/R * (4 + shape_words)) * 8 per rank for the all-gather, sample bytes once per other rank
 /// that works on it.
 template <std::ranges::input_range Range, class Probe, class Codec, class Length>
-  requires sample_codec<Codec, std::ranges::range_value_t<std::views::all_t<Range>>>
+  requires sample_codec<Codec, std::ranges::range_value_t<Range>>
 class probed_source {
  public:
-  using sample_type = std::ranges::range_value_t<std::views::all_t<Range>>;
+  using sample_type = std::ranges::range_value_t<Range>;
   static constexpr bool loads = true;
   static constexpr bool collective = true;
 
@@ -120,7 +120,7 @@ class probed_source {
     bool last = false;                              // no shard has more
   };
 
-  probed_source(Range range, Probe probe, Codec codec, Length length,
+  probed_source(Range&& range, Probe probe, Codec codec, Length length,
                 const probe_options& options)
       : cursor_(std::forward<Range>(range)), probe_(std::move(probe)), codec_(std::move(codec)),
         length_(std::move(length)), options_(options) {}

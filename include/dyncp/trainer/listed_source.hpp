@@ -70,9 +70,9 @@ struct unwrapped<result<T>> {
 /// this rank. `Load`: (const sequence&) -> Sample or result<Sample>. `Length`: (const Sample&) ->
 /// tokens, checked against the list.
 template <std::ranges::input_range Range, class Load, class Length>
-  requires std::convertible_to<std::ranges::range_value_t<std::views::all_t<Range>>,
+  requires std::convertible_to<std::ranges::range_value_t<Range>,
                                std::int64_t> ||
-           std::convertible_to<std::ranges::range_value_t<std::views::all_t<Range>>, sequence>
+           std::convertible_to<std::ranges::range_value_t<Range>, sequence>
 class listed_source {
  public:
   using sample_type = typename detail::unwrapped<
@@ -88,7 +88,7 @@ class listed_source {
     bool last = false;                               // the range ends with it
   };
 
-  listed_source(Range range, Load load, Length length)
+  listed_source(Range&& range, Load load, Length length)
       : cursor_(std::forward<Range>(range)), load_(std::move(load)), length_(std::move(length)) {}
 
   /// Leaves out the first `count` elements of the range.
@@ -167,7 +167,7 @@ class listed_source {
   }
 
  private:
-  using value_type = std::ranges::range_value_t<std::views::all_t<Range>>;
+  using value_type = std::ranges::range_value_t<Range>;
 
   [[nodiscard]] result<void> load_one(batch& b, std::int32_t index, length_correction& found) {
     const auto i = static_cast<std::size_t>(index);
