@@ -39,8 +39,7 @@ using pool_type = dyncp::group_pool<backend>;
 class cp_layer {
  public:
   cp_layer(pool_type& pool, const layer_shape& shape, const layer_weights& weights)
-      : pool_(&pool), shape_(shape), weights_(&weights),
-        gradients_(layer_weights::zeros(shape)) {}
+      : pool_(&pool), shape_(shape), weights_(&weights), gradients_(layer_weights::zeros(shape)) {}
 
   /// What one micro-batch keeps between its forward and its backward pass.
   struct context {
@@ -67,9 +66,8 @@ class cp_layer {
     Eigen::Index row = 0;
     for (std::size_t s = 0; s < c.tokens.size(); ++s) {
       const Eigen::Index rows = c.halos[s] + c.tokens[s];
-      const std::vector<double> does =
-          c.runs.emplace_back(shape_, weights_->conv).begin(with_halos.middleRows(row, rows),
-                                                            c.halos[s]);
+      const std::vector<double> does = c.runs.emplace_back(shape_, weights_->conv)
+                                           .begin(with_halos.middleRows(row, rows), c.halos[s]);
       mine.insert(mine.end(), does.begin(), does.end());
       row += rows;
     }
@@ -95,8 +93,7 @@ class cp_layer {
     std::vector<double> mine;
     Eigen::Index row = 0;
     for (std::size_t s = 0; s < c.runs.size(); ++s) {
-      const std::vector<double> does =
-          c.runs[s].backward_begin(dout.middleRows(row, c.tokens[s]));
+      const std::vector<double> does = c.runs[s].backward_begin(dout.middleRows(row, c.tokens[s]));
       mine.insert(mine.end(), does.begin(), does.end());
       row += c.tokens[s];
     }
@@ -199,11 +196,13 @@ class cp_layer {
   [[nodiscard]] matrix routed_back(dyncp::row_router<backend>& way, const matrix& gradient,
                                    Eigen::Index rows) {
     matrix to(rows, gradient.cols());
-    way.run_adjoint(gradient.data(), to.data(), gradient.cols(),
-                    [this](auto& device, stream s, double* sum, const double* x, std::int64_t n) {
-                      return kernels_.add(device, s, sum, x, n);
-                    },
-                    main_stream()).value();
+    way.run_adjoint(
+           gradient.data(), to.data(), gradient.cols(),
+           [this](auto& device, stream s, double* sum, const double* x, std::int64_t n) {
+             return kernels_.add(device, s, sum, x, n);
+           },
+           main_stream())
+        .value();
     pool_->synchronize(main_stream()).value();
     row_bytes_ += way.bytes_received(gradient.cols() * static_cast<Eigen::Index>(sizeof(double)));
     return to;
@@ -213,10 +212,10 @@ class cp_layer {
   [[nodiscard]] std::vector<double> gathered(const context& c, const std::vector<double>& mine) {
     std::vector<double> all(mine.size() * static_cast<std::size_t>(c.params->cp_size()));
     auto group = pool_->channel(c.params->group);
-    dyncp::all_gather(group, std::as_bytes(std::span(mine)),
-                      std::as_writable_bytes(std::span(all))).value();
-    state_bytes_ += static_cast<std::int64_t>(mine.size() * sizeof(double)) *
-                    (c.params->cp_size() - 1);
+    dyncp::all_gather(group, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)))
+        .value();
+    state_bytes_ +=
+        static_cast<std::int64_t>(mine.size() * sizeof(double)) * (c.params->cp_size() - 1);
     return all;
   }
   [[nodiscard]] std::span<const double> part(const context& c, const std::vector<double>& all,

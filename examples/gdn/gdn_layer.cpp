@@ -9,7 +9,9 @@
 namespace gdn {
 namespace {
 
-double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
 
 /// Uniform in [-1, 1).
 double draw(std::uint64_t& state) {  // SplitMix64
@@ -134,12 +136,11 @@ matrix token_run::forward(std::span<const double> state) {
   // All states are kept for the backward pass; a kernel keeps one a chunk and makes the rest again.
   states_.resize(static_cast<std::size_t>(shape_.heads * (tokens_ + 1)));
   for (Eigen::Index h = 0; h < shape_.heads; ++h) {
-    state_before(h, 0) = const_block_map(state.data() + h * shape_.value * shape_.key,
-                                         shape_.value, shape_.key);
+    state_before(h, 0) =
+        const_block_map(state.data() + h * shape_.value * shape_.key, shape_.value, shape_.key);
     for (Eigen::Index t = 0; t < tokens_; ++t) {
       const head_token now = at(h, t);
-      state_before(h, t + 1) =
-          now.decay(state_before(h, t)) + now.beta * now.v * now.k.transpose();
+      state_before(h, t + 1) = now.decay(state_before(h, t)) + now.beta * now.v * now.k.transpose();
       out.row(t).segment(h * shape_.value, shape_.value) =
           (state_before(h, t + 1) * now.q).transpose();
     }
@@ -156,8 +157,7 @@ std::vector<double> token_run::backward_begin(const matrix& dout) {
     matrix v = matrix::Zero(shape_.value, shape_.key);
     for (Eigen::Index t = tokens_ - 1; t >= 0; --t) {
       const head_token now = at(h, t);
-      const Eigen::VectorXd dy =
-          dout_.row(t).segment(h * shape_.value, shape_.value).transpose();
+      const Eigen::VectorXd dy = dout_.row(t).segment(h * shape_.value, shape_.value).transpose();
       v = now.decay(v + dy * now.q.transpose());
       m = now.decay(m);
     }
@@ -174,13 +174,12 @@ matrix token_run::backward(std::span<const double> dstate, matrix& dconv) {
   matrix dmixed = matrix::Zero(tokens_, width);
   matrix dgates(tokens_, 2 * shape_.heads);
   for (Eigen::Index h = 0; h < shape_.heads; ++h) {
-    matrix ds = const_block_map(dstate.data() + h * shape_.value * shape_.key, shape_.value,
-                                shape_.key);
+    matrix ds =
+        const_block_map(dstate.data() + h * shape_.value * shape_.key, shape_.value, shape_.key);
     for (Eigen::Index t = tokens_ - 1; t >= 0; --t) {
       const head_token now = at(h, t);
       const matrix& before = state_before(h, t);
-      const Eigen::VectorXd dy =
-          dout_.row(t).segment(h * shape_.value, shape_.value).transpose();
+      const Eigen::VectorXd dy = dout_.row(t).segment(h * shape_.value, shape_.value).transpose();
       ds += dy * now.q.transpose();
       const Eigen::VectorXd seen = before * now.k;  // S_(t-1) k
       const Eigen::VectorXd along = ds * now.k;
@@ -189,7 +188,8 @@ matrix token_run::backward(std::span<const double> dstate, matrix& dconv) {
           (state_before(h, t + 1).transpose() * dy).transpose();
       dmixed.row(t).segment(keys + h * shape_.key, shape_.key) =
           (ds.transpose() * (now.beta * now.v - now.alpha * now.beta * seen) +
-           before.transpose() * dseen).transpose();
+           before.transpose() * dseen)
+              .transpose();
       dmixed.row(t).segment(2 * keys + h * shape_.value, shape_.value) =
           now.beta * along.transpose();
       dgates(t, h) = (now.v - now.alpha * seen).dot(along);
@@ -206,10 +206,12 @@ matrix token_run::backward(std::span<const double> dstate, matrix& dconv) {
       d = ((d - unit * d.dot(unit)) / norms_(t, h)).eval();
     }
   }
-  dmixed.array() *= convolved_.unaryExpr([](double x) {
-    const double s = sigmoid(x);
-    return s * (1.0 + x * (1.0 - s));
-  }).array();
+  dmixed.array() *= convolved_
+                        .unaryExpr([](double x) {
+                          const double s = sigmoid(x);
+                          return s * (1.0 + x * (1.0 - s));
+                        })
+                        .array();
 
   matrix dz = matrix::Zero(halo_ + tokens_, shape_.width());
   dz.bottomRows(tokens_).rightCols(2 * shape_.heads) =

@@ -16,8 +16,8 @@ using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 ///   q, k, v = silu(conv(z))                 causal, `taps` wide, within a sequence
 ///   q, k    = q / |q|, k / |k|              by heads
 ///   beta, alpha = sigmoid(z)                one number a head
-///   S_t = alpha_t S_(t-1) (I - beta_t k_t k_t^T) + beta_t v_t k_t^T        S_0 = 0 in each sequence
-///   o_t = S_t q_t,   y = o W_out
+///   S_t = alpha_t S_(t-1) (I - beta_t k_t k_t^T) + beta_t v_t k_t^T        S_0 = 0 in each
+///   sequence o_t = S_t q_t,   y = o W_out
 /// Source: Yang, Kautz, Hatamizadeh, Gated Delta Networks (2024), without its output norm and gate.
 struct layer_shape {
   Eigen::Index hidden = 16;
@@ -76,12 +76,12 @@ class token_run {
   const matrix* conv_;
   Eigen::Index halo_ = 0;
   Eigen::Index tokens_ = 0;
-  matrix z_;          // (halo + tokens, width)
-  matrix convolved_;  // (tokens, mixed), before silu
-  matrix mixed_;      // (tokens, mixed): q and k normed, v
-  matrix norms_;      // (tokens, 2 * heads): of q and k before
-  matrix gates_;      // (tokens, 2 * heads): beta, alpha
-  matrix dout_;       // (tokens, heads * value)
+  matrix z_;                    // (halo + tokens, width)
+  matrix convolved_;            // (tokens, mixed), before silu
+  matrix mixed_;                // (tokens, mixed): q and k normed, v
+  matrix norms_;                // (tokens, 2 * heads): of q and k before
+  matrix gates_;                // (tokens, 2 * heads): beta, alpha
+  matrix dout_;                 // (tokens, heads * value)
   std::vector<matrix> states_;  // (heads, tokens + 1)
 };
 

@@ -19,11 +19,12 @@ int main() {
   for (const std::int32_t c : r.cp_sizes) sizes += " " + std::to_string(c);
   fmt::print("{} sequences on {} ranks in {} micro-batches, CP sizes{}\n", options.lengths.size(),
              options.ranks, r.micro_batches, sizes);
-  fmt::print("deviations from one rank: outputs {:.1e}, gradients of inputs {:.1e}, of weights "
-             "{:.1e}\n", r.output_error, r.input_gradient_error, r.weight_gradient_error);
+  fmt::print(
+      "deviations from one rank: outputs {:.1e}, gradients of inputs {:.1e}, of weights "
+      "{:.1e}\n",
+      r.output_error, r.input_gradient_error, r.weight_gradient_error);
   fmt::print("sent: {:.1f} KiB of rows between layouts, {:.1f} KiB of states\n",
              static_cast<double>(r.row_bytes) / 1024, static_cast<double>(r.state_bytes) / 1024);
-  const double worst =
-      std::max({r.output_error, r.input_gradient_error, r.weight_gradient_error});
+  const double worst = std::max({r.output_error, r.input_gradient_error, r.weight_gradient_error});
   return worst <= 1e-10 ? 0 : 1;
 }

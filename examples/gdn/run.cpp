@@ -62,8 +62,8 @@ matrix share_of(const dyncp::packed_seq_params& params, const std::vector<const 
   const Eigen::Index width = whole.front()->cols();
   matrix out(params.local_tokens(), width);
   for (Eigen::Index c = 0; c < width; ++c) {
-    const std::vector<double> values = dyncp::cut_share<double>(
-        params, padding, [&](std::int32_t s, std::int32_t position) {
+    const std::vector<double> values =
+        dyncp::cut_share<double>(params, padding, [&](std::int32_t s, std::int32_t position) {
           return (*whole[static_cast<std::size_t>(s)])(position, c);
         });
     for (Eigen::Index row = 0; row < out.rows(); ++row) {

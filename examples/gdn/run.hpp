@@ -35,7 +35,7 @@ struct run_result {
   double output_error = 0;             ///< largest, relative to the largest value
   double input_gradient_error = 0;
   double weight_gradient_error = 0;
-  std::int64_t row_bytes = 0;          ///< sent by all ranks, both passes
+  std::int64_t row_bytes = 0;  ///< sent by all ranks, both passes
   std::int64_t state_bytes = 0;
   std::vector<std::string> failures;
 };

@@ -37,7 +37,8 @@ int compare_with_dense(const demo_options& demo, run_options options) {
   const reference<T> dense = make_reference<T>(options);
   const double bound = parity_bound(demo.single);
   int failed = 0;
-  dyncp::text_table table({"scheduler", "micro-batches", "loss", "loss error", "gradient error", ""});
+  dyncp::text_table table(
+      {"scheduler", "micro-batches", "loss", "loss error", "gradient error", ""});
   for (const scheduler who : all_schedulers) {
     options.plan_by = who;
     run_result run;
@@ -55,8 +56,9 @@ int compare_with_dense(const demo_options& demo, run_options options) {
     for (const step_result& s : run.steps) ++counts[s.plan.micro_batches];
     table.add({std::string(name_of(who)),
                fmt::format("{}..{}", counts.begin()->first, counts.rbegin()->first),
-               fmt::format("{:.6f}", run.steps.back().report.loss), fmt::format("{:.1e}", worst.loss),
-               fmt::format("{:.1e}", worst.gradient), equal ? "equal" : "DIFFERENT"});
+               fmt::format("{:.6f}", run.steps.back().report.loss),
+               fmt::format("{:.1e}", worst.loss), fmt::format("{:.1e}", worst.gradient),
+               equal ? "equal" : "DIFFERENT"});
   }
   if (table.rows().empty()) return failed;
   fmt::print("{}, {} steps of {} samples, {}\n", describe(demo.world), demo.steps, demo.batch,
@@ -126,8 +128,8 @@ int show_race(const demo_options& demo) {
   const double slowest = entries.front().best.report.makespan_s;
   dyncp::text_table times({"scheduler", "M", "CP sizes", "simulated ms", "virtual ms", "speedup",
                            "bubble", "pipeline wait ms", "group wait ms"});
-  dyncp::text_table bytes({"scheduler", "ring KiB", "pipeline KiB", "gradient KiB",
-                           "planner wait ms"});
+  dyncp::text_table bytes(
+      {"scheduler", "ring KiB", "pipeline KiB", "gradient KiB", "planner wait ms"});
   for (const race_entry& e : entries) {
     const step_report& r = e.best.report;
     const std::string name(name_of(e.who));

@@ -24,7 +24,9 @@ struct demo_options {
                                    std::int64_t max_tokens_per_rank);
 
 /// Largest deviation that counts as equal: rounding of sums in another order, grown over 20 steps.
-[[nodiscard]] constexpr double parity_bound(bool single) noexcept { return single ? 2e-5 : 1e-10; }
+[[nodiscard]] constexpr double parity_bound(bool single) noexcept {
+  return single ? 2e-5 : 1e-10;
+}
 
 /// Trains with each scheduler and compares with the dense rank; 0 if all agree.
 int show_parity(const demo_options& demo);
@@ -45,11 +47,11 @@ int show_race(const demo_options& demo);
 
 /// What planning ahead of a large job costs its trainer.
 struct planning_report {
-  std::int64_t sequences = 0;        ///< of a batch
-  double planning_s = 0;             ///< longest of a batch
-  double iteration_s = 0;            ///< shortest simulated one
-  double first_wait_s = 0;           ///< nothing was planned ahead of the first iteration
-  double steady_wait_s = 0;          ///< all later iterations together
+  std::int64_t sequences = 0;  ///< of a batch
+  double planning_s = 0;       ///< longest of a batch
+  double iteration_s = 0;      ///< shortest simulated one
+  double first_wait_s = 0;     ///< nothing was planned ahead of the first iteration
+  double steady_wait_s = 0;    ///< all later iterations together
 };
 /// Plans `iterations` batches of 2048 sequences for a 13B model on 512 GPUs, without training it.
 [[nodiscard]] planning_report plan_ahead(std::int32_t iterations);

@@ -14,8 +14,10 @@ template <class T>
 class descent {
  public:
   descent(parameter_set<T>& parameters, double rate, double momentum)
-      : parameters_(&parameters), rate_(static_cast<T>(rate)),
-        momentum_(static_cast<T>(momentum)), velocity_(parameters.values().size(), T{0}) {}
+      : parameters_(&parameters),
+        rate_(static_cast<T>(rate)),
+        momentum_(static_cast<T>(momentum)),
+        velocity_(parameters.values().size(), T{0}) {}
 
   void step() {
     const std::span<T> values = parameters_->values();

@@ -31,8 +31,8 @@ namespace megatron_style {
 template <class T>
 struct micro_batch {
   std::optional<dyncp::packed_seq_params> params;  ///< nothing: the rank is idle
-  std::vector<std::int32_t> tokens;  // (rows), on the first virtual stage
-  std::vector<std::int32_t> labels;  // (rows), on the last; -1: none
+  std::vector<std::int32_t> tokens;                // (rows), on the first virtual stage
+  std::vector<std::int32_t> labels;                // (rows), on the last; -1: none
   std::unique_ptr<attention<T>> attend;
   stage_context<T> context;
 
@@ -53,8 +53,7 @@ class chunk_iterator {
  public:
   chunk_iterator(const known_step& step, const dyncp::pipeline_place& place,
                  dyncp::group_pool<B>& pool, communicators<B>& comms, ring_layers<T, B>& layers)
-      : metadata_(&step.metadata), place_(place), pool_(&pool), comms_(&comms),
-        layers_(&layers) {
+      : metadata_(&step.metadata), place_(place), pool_(&pool), comms_(&comms), layers_(&layers) {
     if (step.data && place.holds_data()) view_ = step.data->view(place);
   }
 

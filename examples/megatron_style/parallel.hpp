@@ -76,14 +76,14 @@ struct communicators {
 
   /// Collective over all ranks of the job.
   communicators(B& world, const world_shape& shape)
-      : at(coordinates::of(world.fabric().rank(), shape)), all(open(world)),
+      : at(coordinates::of(world.fabric().rank(), shape)),
+        all(open(world)),
         tp(split(at.stage * shape.domain + at.domain, at.tp)),
         model(split(at.domain, at.stage * shape.tp + at.tp)),
         forward(split(at.domain * shape.tp + at.tp, at.stage)),
         backward(split(at.domain * shape.tp + at.tp, at.stage)),
-        ends(split(at.stage == 0 || at.stage == shape.stages - 1
-                       ? at.domain * shape.tp + at.tp
-                       : shape.ranks() + at.rank(shape),
+        ends(split(at.stage == 0 || at.stage == shape.stages - 1 ? at.domain * shape.tp + at.tp
+                                                                 : shape.ranks() + at.rank(shape),
                    at.stage)) {}
 
   coordinates at;
@@ -131,8 +131,13 @@ class stage_pipe {
 
   stage_pipe(B& world, communicators<B>& comms, const world_shape& shape, std::int32_t width,
              virtual_clock& clock)
-      : world_(&world), forward_(&comms.forward), backward_(&comms.backward),
-        stage_(comms.at.stage), shape_(shape), width_(width), clock_(&clock),
+      : world_(&world),
+        forward_(&comms.forward),
+        backward_(&comms.backward),
+        stage_(comms.at.stage),
+        shape_(shape),
+        width_(width),
+        clock_(&clock),
         incoming_(world.device().make_stream()) {}
   stage_pipe(const stage_pipe&) = delete;
   stage_pipe& operator=(const stage_pipe&) = delete;
@@ -223,8 +228,7 @@ class stage_pipe {
     return x;
   }
 
-  void post(channel_type& to, std::int32_t peer, const void* data, std::int64_t bytes,
-            stream s) {
+  void post(channel_type& to, std::int32_t peer, const void* data, std::int64_t bytes, stream s) {
     const dyncp::outgoing out{peer, data, bytes};
     world_->fabric().exchange(to.communicator(), {&out, 1}, {}, s).value();
   }

@@ -51,7 +51,7 @@ dyncp::cluster_spec one_core() {
   c.attention_flops_per_s = 5e9;
   c.nvlink_bytes_per_s = c.network_bytes_per_s = 8e9;
   c.nvlink_latency_s = c.network_latency_s = 20e-6;  // two threads meet
-  c.ring_overlap = 0.0;  // a rank copies what it receives itself
+  c.ring_overlap = 0.0;                              // a rank copies what it receives itself
   c.fixed_s = 1e-5;
   c.backward_linear = 1.8;
   c.backward_attention = 1.5;

@@ -34,10 +34,11 @@ class ring_layers {
               const dyncp::ring_limits& limits)
       : pool_(&pool),
         ring_(std::move(ring_type::create(pool, {}, shape_of(config, tp), limits).value())),
-        turns_(dyncp::rope_table::make(
-            {.dim = config.head_dim, .base = config.rope_base},
-            std::int64_t{limits.tokens_per_rank} * limits.max_cp).value()),
-        heads_(config.q_heads / tp), head_dim_(config.head_dim) {}
+        turns_(dyncp::rope_table::make({.dim = config.head_dim, .base = config.rope_base},
+                                       std::int64_t{limits.tokens_per_rank} * limits.max_cp)
+                   .value()),
+        heads_(config.q_heads / tp),
+        head_dim_(config.head_dim) {}
 
   [[nodiscard]] std::unique_ptr<attention<T>> bind(const dyncp::packed_seq_params& params) {
     std::unique_ptr<context_type> context;
@@ -69,10 +70,15 @@ class ring_layers {
       out.resize(q.rows(), q.cols());
       lse.resize(q.rows(), layers_->heads());
       const T* const v = kv.data() + q.rows() * kv.cols();
-      layers_->ring_.forward(*context_,
-                             {{q.data(), q.cols()}, {kv.data(), kv.cols()}, {v, kv.cols()},
-                              {out.data(), out.cols()}, {lse.data(), lse.cols()}},
-                             layers_->main_stream()).value();
+      layers_->ring_
+          .forward(*context_,
+                   {{q.data(), q.cols()},
+                    {kv.data(), kv.cols()},
+                    {v, kv.cols()},
+                    {out.data(), out.cols()},
+                    {lse.data(), lse.cols()}},
+                   layers_->main_stream())
+          .value();
       layers_->finish(layers_->ring_.forward_bytes(*context_));
     }
 
@@ -80,12 +86,19 @@ class ring_layers {
                   const matrix<T>& lse, const matrix<T>& dout, matrix<T>& dq,
                   matrix<T>& dkv) override {
       const std::int64_t half = q.rows() * kv.cols();
-      layers_->ring_.backward(
-          *context_,
-          {{q.data(), q.cols()}, {kv.data(), kv.cols()}, {kv.data() + half, kv.cols()},
-           {out.data(), out.cols()}, {lse.data(), lse.cols()}, {dout.data(), dout.cols()},
-           {dq.data(), dq.cols()}, {dkv.data(), dkv.cols()}, {dkv.data() + half, dkv.cols()}},
-          layers_->main_stream()).value();
+      layers_->ring_
+          .backward(*context_,
+                    {{q.data(), q.cols()},
+                     {kv.data(), kv.cols()},
+                     {kv.data() + half, kv.cols()},
+                     {out.data(), out.cols()},
+                     {lse.data(), lse.cols()},
+                     {dout.data(), dout.cols()},
+                     {dq.data(), dq.cols()},
+                     {dkv.data(), dkv.cols()},
+                     {dkv.data() + half, dkv.cols()}},
+                    layers_->main_stream())
+          .value();
       layers_->finish(layers_->ring_.backward_bytes(*context_));
       turn(dq, dkv, dyncp::rope_direction::backward);
     }
@@ -94,9 +107,11 @@ class ring_layers {
     void turn(matrix<T>& q, matrix<T>& kv, dyncp::rope_direction direction) const {
       const std::int32_t dim = layers_->head_dim_;
       dyncp::apply_rope<T>(layers_->turns_, params_, {q.data(), q.cols()},
-                           static_cast<std::int32_t>(q.cols()) / dim, dim, direction).value();
+                           static_cast<std::int32_t>(q.cols()) / dim, dim, direction)
+          .value();
       dyncp::apply_rope<T>(layers_->turns_, params_, {kv.data(), kv.cols()},
-                           static_cast<std::int32_t>(kv.cols()) / dim, dim, direction).value();
+                           static_cast<std::int32_t>(kv.cols()) / dim, dim, direction)
+          .value();
     }
 
     ring_layers* layers_;

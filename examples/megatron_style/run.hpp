@@ -57,8 +57,8 @@ struct step_result {
 };
 
 struct run_result {
-  std::vector<step_result> steps;      ///< as rank 0 has them
-  std::vector<std::string> failures;   ///< of ranks; empty when all is well
+  std::vector<step_result> steps;     ///< as rank 0 has them
+  std::vector<std::string> failures;  ///< of ranks; empty when all is well
   [[nodiscard]] deviation worst() const noexcept;
 };
 

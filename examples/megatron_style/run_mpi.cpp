@@ -26,8 +26,7 @@ class mpi_session {
   ~mpi_session() { MPI_Finalize(); }
 };
 
-std::vector<step_result> run_process(const run_options& options,
-                                     const reference<double>* compare) {
+std::vector<step_result> run_process(const run_options& options, const reference<double>* compare) {
   using backend = dyncp::mpi::backend;
   backend world = backend::create(MPI_COMM_WORLD).value();
   const coordinates at = coordinates::of(world.fabric().rank(), options.world);

@@ -60,11 +60,10 @@ template <class T>
         const double got = static_cast<double>(
             mine.gradients()[p.offset + static_cast<std::size_t>(r * p.cols + c)]);
         const double wanted = static_cast<double>(
-            want[whole->offset +
-                 static_cast<std::size_t>((p.row + r) * whole->cols + p.col + c)]);
+            want[whole->offset + static_cast<std::size_t>((p.row + r) * whole->cols + p.col + c)]);
         // A NaN must not slip through a comparison.
-        const double difference = std::isfinite(got) ? std::abs(got - wanted)
-                                                     : std::numeric_limits<double>::infinity();
+        const double difference =
+            std::isfinite(got) ? std::abs(got - wanted) : std::numeric_limits<double>::infinity();
         worst = std::max(worst, difference);
       }
     }

@@ -35,8 +35,8 @@ struct token_sample {
   tokens.reserve(static_cast<std::size_t>(s.length));
   for (std::int32_t p = 0; p < s.length; ++p) {
     // A skewed vocabulary, and now and then a repeated token: something to learn.
-    const double u = 0.5 * (1.0 + hashed({static_cast<std::uint64_t>(s.id),
-                                          static_cast<std::uint64_t>(p)}));
+    const double u =
+        0.5 * (1.0 + hashed({static_cast<std::uint64_t>(s.id), static_cast<std::uint64_t>(p)}));
     const bool repeat = p > 0 && u > 0.7;
     tokens.push_back(repeat ? tokens.back()
                             : static_cast<std::int32_t>(u * u * static_cast<double>(vocabulary)));

@@ -59,7 +59,7 @@ class schedule_steps {
  private:
   Model* model_;
   Pipe* pipe_;
-  std::span<Iterator> iterators_;  // (chunks)
+  std::span<Iterator> iterators_;                // (chunks)
   std::vector<std::deque<batch_type>> waiting_;  // (chunks), in order
 };
 
@@ -90,7 +90,9 @@ void forward_backward_interleaved(Model& model, Pipe& pipe, std::span<Iterator> 
       micro_batches == place.stages
           ? all
           : std::min(2 * (place.stages - place.stage - 1) + (place.chunks - 1) * place.stages, all);
-  const auto chunk_of = [&](std::int32_t k) { return k % (place.stages * place.chunks) / place.stages; };
+  const auto chunk_of = [&](std::int32_t k) {
+    return k % (place.stages * place.chunks) / place.stages;
+  };
   const auto forward = [&](std::int32_t k) { steps.forward(chunk_of(k)); };
   const auto backward = [&](std::int32_t k) { steps.backward(place.chunks - 1 - chunk_of(k)); };
   for (std::int32_t k = 0; k < warmup; ++k) forward(k);

@@ -29,8 +29,8 @@ template <class F>
   thread_world all({.ranks = shape.ranks()});
   std::vector<std::unique_ptr<thread_world>> domains;
   for (std::int32_t d = 0; d < shape.stages * shape.tp; ++d) {
-    domains.push_back(std::make_unique<thread_world>(
-        dyncp::cpu::thread_world_options{.ranks = shape.domain}));
+    domains.push_back(
+        std::make_unique<thread_world>(dyncp::cpu::thread_world_options{.ranks = shape.domain}));
   }
   std::vector<std::string> failures(static_cast<std::size_t>(shape.ranks()));
   std::vector<std::thread> threads;

@@ -38,9 +38,9 @@ struct step_report {
   double loss = 0;
   std::int64_t loss_tokens = 0;
   double makespan_s = 0;
-  double busy_share = 0;           ///< of ranks * makespan; the rest is bubble and waits
-  double pipeline_wait_s = 0;      ///< of a rank, mean
-  double group_wait_s = 0;         ///< of a rank, mean
+  double busy_share = 0;       ///< of ranks * makespan; the rest is bubble and waits
+  double pipeline_wait_s = 0;  ///< of a rank, mean
+  double group_wait_s = 0;     ///< of a rank, mean
   std::int64_t ring_bytes = 0;
   std::int64_t pipeline_bytes = 0;
   std::int64_t gradient_bytes = 0;
@@ -109,8 +109,10 @@ class trainer {
  public:
   /// Collective: `world` connects all ranks of the job, `domain` those of this rank's DPxCP domain.
   trainer(B& world, B& domain, const job& what)
-      : job_(what), comms_(world, what.world),
-        pool_(std::move(dyncp::group_pool<B>::create(domain, {}).value())), tp_(comms_.tp),
+      : job_(what),
+        comms_(world, what.world),
+        pool_(std::move(dyncp::group_pool<B>::create(domain, {}).value())),
+        tp_(comms_.tp),
         model_(what.model, part_of(comms_.at, what.world), tp_),
         layers_(pool_, what.model, what.world.tp, what.limits),
         pipe_(world, comms_, what.world, what.model.hidden, clock_),
@@ -183,7 +185,8 @@ class trainer {
       matrix_map<T> shared = p.gradient(p.embedding());
       dyncp::all_reduce(comms_.ends,
                         std::span(shared.data(), static_cast<std::size_t>(shared.size())),
-                        dyncp::reduction::sum).value();
+                        dyncp::reduction::sum)
+          .value();
     }
     const T scale = static_cast<T>(dyncp::gradient_scale(total));
     for (T& g : p.gradients()) g *= scale;

@@ -41,8 +41,8 @@ double update(policy& model, const std::vector<rollout>& batch, const run_option
     std::vector<double> weights(losses.size(), 0.0);
     for (std::size_t row = 0; row < losses.size(); ++row) {
       if (rows.labels[row] < 0) continue;
-      const token_loss t = policy_loss(-losses[row], known.log_probs[i][row],
-                                       known.advantages[i][row], o.rules);
+      const token_loss t =
+          policy_loss(-losses[row], known.log_probs[i][row], known.advantages[i][row], o.rules);
       sum += t.loss;
       weights[row] = t.weight;
       ++count;

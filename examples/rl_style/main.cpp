@@ -48,8 +48,8 @@ int show_parity() {
     if (!run.failures.empty()) throw std::runtime_error(run.failures.front());
     for (std::size_t i = 0; i < run.iterations.size(); ++i) {
       last = run.iterations[i];
-      const double worst = std::max({last.log_prob_error, last.advantage_error, last.loss_error,
-                                     last.gradient_error});
+      const double worst = std::max(
+          {last.log_prob_error, last.advantage_error, last.loss_error, last.gradient_error});
       failed += worst <= 1e-10 ? 0 : 1;
       const auto error = [](double e) { return fmt::format("{:.1e}", e); };
       table.add({fmt::format("iteration {}, {}", i, one_plan ? "one plan" : "two budgets"),
@@ -59,14 +59,16 @@ int show_parity() {
                  error(last.first_ratio_error)});
     }
   }
-  fmt::print("{} rollouts an iteration, {} ranks, {} tokens a rank in training, {} for the "
-             "log-probabilities\ndeviations from one rank with whole sequences:\n{}",
-             options.rollouts.prompts * options.rollouts.answers, options.ranks,
-             options.train_tokens_per_rank, options.log_prob_tokens_per_rank, table.render("  "));
-  fmt::print("  {} tokens in the loss; inputs sent whole {:.1f} KiB, split {:.1f} KiB, merged "
-             "{:.1f} KiB\n\n", last.loss_tokens, static_cast<double>(last.whole_bytes) / 1024,
-             static_cast<double>(last.split_bytes) / 1024,
-             static_cast<double>(last.merged_bytes) / 1024);
+  fmt::print(
+      "{} rollouts an iteration, {} ranks, {} tokens a rank in training, {} for the "
+      "log-probabilities\ndeviations from one rank with whole sequences:\n{}",
+      options.rollouts.prompts * options.rollouts.answers, options.ranks,
+      options.train_tokens_per_rank, options.log_prob_tokens_per_rank, table.render("  "));
+  fmt::print(
+      "  {} tokens in the loss; inputs sent whole {:.1f} KiB, split {:.1f} KiB, merged "
+      "{:.1f} KiB\n\n",
+      last.loss_tokens, static_cast<double>(last.whole_bytes) / 1024,
+      static_cast<double>(last.split_bytes) / 1024, static_cast<double>(last.merged_bytes) / 1024);
   return failed;
 }
 
@@ -88,8 +90,7 @@ int show_gain(double outside) {
   const double outside_s = outside * of[0].all_s();
   const auto gain = [](double before, double after) { return 100.0 * (before / after - 1.0); };
   fmt::print("{} rollouts, {} ranks; virtual times of static CP {} and Dynamic-CP\n",
-             options.rollouts.prompts * options.rollouts.answers, options.ranks,
-             options.static_cp);
+             options.rollouts.prompts * options.rollouts.answers, options.ranks, options.static_cp);
   fmt::print("  log-probabilities {:.1f} ms, {:.1f} ms: {:+.0f} %\n", 1e3 * of[0].log_prob_s,
              1e3 * of[1].log_prob_s, gain(of[0].log_prob_s, of[1].log_prob_s));
   fmt::print("  updates           {:.1f} ms, {:.1f} ms: {:+.0f} %\n", 1e3 * of[0].train_s,

@@ -47,7 +47,8 @@ struct policy_rows {
 class policy {
  public:
   policy(const model_config& config, std::uint64_t seed)
-      : model_(seeded(config, seed), {}, alone_), vision_(patch_width, config.hidden),
+      : model_(seeded(config, seed), {}, alone_),
+        vision_(patch_width, config.hidden),
         vision_gradient_(matrix<double>::Zero(patch_width, config.hidden)) {
     for (Eigen::Index i = 0; i < vision_.size(); ++i) {
       vision_.data()[i] = 0.2 * megatron_style::hashed({seed, static_cast<std::uint64_t>(i), 99});
@@ -55,7 +56,8 @@ class policy {
   }
 
   /// -log p of the labels, (rows); 0 where there is none.
-  [[nodiscard]] const std::vector<double>& forward(const policy_rows& rows, attention<double>& attend,
+  [[nodiscard]] const std::vector<double>& forward(const policy_rows& rows,
+                                                   attention<double>& attend,
                                                    stage_context<double>& context) {
     const matrix<double> extra = rows.patches * vision_;
     static_cast<void>(model_.forward(0, batch_of(rows, attend, &extra), {}, context));
@@ -63,8 +65,8 @@ class policy {
   }
 
   /// Adds the gradients of sum of weights * -log p.
-  void backward(const policy_rows& rows, std::span<const double> weights,
-                attention<double>& attend, stage_context<double>& context) {
+  void backward(const policy_rows& rows, std::span<const double> weights, attention<double>& attend,
+                stage_context<double>& context) {
     matrix<double>& dlogits = context.head.dlogits;
     for (Eigen::Index row = 0; row < dlogits.rows(); ++row) {
       dlogits.row(row) *= weights[static_cast<std::size_t>(row)];
@@ -81,7 +83,8 @@ class policy {
   [[nodiscard]] std::vector<double> gradients() {
     std::vector<double> out(model_.parameters().gradients().begin(),
                             model_.parameters().gradients().end());
-    out.insert(out.end(), vision_gradient_.data(), vision_gradient_.data() + vision_gradient_.size());
+    out.insert(out.end(), vision_gradient_.data(),
+               vision_gradient_.data() + vision_gradient_.size());
     return out;
   }
   /// values -= rate * gradient.

@@ -25,8 +25,7 @@ std::vector<rollout> make_rollouts(const rollout_batch& batch, std::int64_t iter
   for (std::int32_t p = 0; p < batch.prompts; ++p) {
     const auto number = static_cast<std::uint64_t>(p);
     const auto text = static_cast<std::int32_t>(4 + 12 * unit(seed, number, 1));
-    const auto patches =
-        p % 3 == 2 ? static_cast<std::int32_t>(8 + 24 * unit(seed, number, 2)) : 0;
+    const auto patches = p % 3 == 2 ? static_cast<std::int32_t>(8 + 24 * unit(seed, number, 2)) : 0;
     for (std::int32_t a = 0; a < batch.answers; ++a) {
       const double u = unit(seed, number, 10 + static_cast<std::uint64_t>(a));
       rollout r;

@@ -20,8 +20,8 @@ inline constexpr std::int32_t patch_width = 3;  ///< numbers of a patch
 
 struct rollout_batch {
   std::int32_t prompts = 6;
-  std::int32_t answers = 4;            ///< to each prompt
-  std::int32_t longest = 300;          ///< response; most are far shorter
+  std::int32_t answers = 4;    ///< to each prompt
+  std::int32_t longest = 300;  ///< response; most are far shorter
   std::uint64_t seed = 1;
 };
 

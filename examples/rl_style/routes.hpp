@@ -23,11 +23,13 @@ using pool_type = dyncp::group_pool<backend>;
 class routes {
  public:
   routes(pool_type& pool, dyncp::plan_layout layout, std::vector<std::int32_t> owners)
-      : pool_(&pool), layout_(std::move(layout)), owners_(std::move(owners)),
+      : pool_(&pool),
+        layout_(std::move(layout)),
+        owners_(std::move(owners)),
         split_(made<dyncp::plan_split<backend>>(*pool_, layout_, owners_, widest, stream())),
         whole_(made<dyncp::plan_reroute<backend>>(*pool_, layout_, owners_, widest, stream())),
-        merge_(made<dyncp::plan_merge<backend>>(*pool_, layout_, owners_, widest, false,
-                                                stream())) {}
+        merge_(
+            made<dyncp::plan_merge<backend>>(*pool_, layout_, owners_, widest, false, stream())) {}
   routes(const routes&) = delete;
   routes& operator=(const routes&) = delete;
 
@@ -53,8 +55,8 @@ class routes {
   }
   /// The whole sequences of this rank from the shares of all.
   [[nodiscard]] std::vector<double> merge(const std::vector<double>& shares) {
-    std::vector<double> out(elements(
-        dyncp::rows_of_owner(layout_, owners_, pool_->rank()).rows, 1));
+    std::vector<double> out(
+        elements(dyncp::rows_of_owner(layout_, owners_, pool_->rank()).rows, 1));
     merge_.run(shares.data(), out.data(), sizeof(double), stream()).value();
     pool_->synchronize(stream()).value();
     merged_bytes += merge_.bytes_sent(sizeof(double));

@@ -15,8 +15,7 @@ run_result run_ranks(const run_options& options, const std::vector<reference_ite
         worker rank(domain, options);
         for (std::int32_t k = 0; k < options.iterations; ++k) {
           const auto i = static_cast<std::size_t>(k);
-          const iteration_result result =
-              rank.iterate(k, compare.empty() ? nullptr : &compare[i]);
+          const iteration_result result = rank.iterate(k, compare.empty() ? nullptr : &compare[i]);
           if (world.fabric().rank() == 0) out.iterations.push_back(result);
         }
       });

@@ -40,8 +40,10 @@ double difference(double a, double b) {
 }  // namespace
 
 worker::worker(backend& domain, const run_options& options)
-    : options_(options), pool_(pool_of(domain)),
-      layers_(pool_, options.model, 1, limits_of(options)), model_(options.model, 1),
+    : options_(options),
+      pool_(pool_of(domain)),
+      layers_(pool_, options.model, 1, limits_of(options)),
+      model_(options.model, 1),
       frozen_(options.model, 2) {}
 
 iteration_result worker::iterate(std::int64_t iteration, const reference_iteration* compare) {
@@ -114,9 +116,9 @@ iteration_result worker::iterate(std::int64_t iteration, const reference_iterati
 /// Every rank plans both passes; before anything is sent they compare what they have.
 dyncp::pass_plans worker::plan_both() {
   const auto problem_of = [&](std::int64_t tokens_per_rank) {
-    dyncp::problem problem = megatron_style::make_problem(
-        options_.model, {options_.ranks, 1, 1, 1}, options_.static_cp, tokens_per_rank,
-        sizeof(double), megatron_style::one_core());
+    dyncp::problem problem =
+        megatron_style::make_problem(options_.model, {options_.ranks, 1, 1, 1}, options_.static_cp,
+                                     tokens_per_rank, sizeof(double), megatron_style::one_core());
     problem.sequences = sequences_;
     return problem;
   };
@@ -197,14 +199,14 @@ std::vector<worker::work> worker::prepare(routes& way) {
                                     static_cast<std::size_t>(batch_[i].length) * patch_width),
           batch_[i].patches));
     }
-    w.rows.tokens = dyncp::cut_share<std::int32_t>(
-        *w.params, 0, [&](std::int32_t s, std::int32_t position) {
+    w.rows.tokens =
+        dyncp::cut_share<std::int32_t>(*w.params, 0, [&](std::int32_t s, std::int32_t position) {
           return tokens[begins[static_cast<std::size_t>(s)] + static_cast<std::size_t>(position)];
         });
     w.rows.patches.resize(static_cast<Eigen::Index>(rows), patch_width);
     for (Eigen::Index c = 0; c < patch_width; ++c) {
-      const std::vector<double> share = dyncp::cut_share<double>(
-          *w.params, 0.0, [&](std::int32_t s, std::int32_t position) {
+      const std::vector<double> share =
+          dyncp::cut_share<double>(*w.params, 0.0, [&](std::int32_t s, std::int32_t position) {
             return images[static_cast<std::size_t>(s)](position, c);
           });
       for (std::size_t row = 0; row < rows; ++row) {
@@ -242,9 +244,9 @@ void worker::make_advantages() {
   moments mine;
   for_each_owned([&](std::size_t i, std::size_t begin) {
     const auto length = static_cast<std::size_t>(batch_[i].length);
-    std::vector<double> rewards = token_rewards(
-        batch_[i], scores[i], std::span(owned_.log_probs).subspan(begin, length),
-        std::span(owned_.frozen_log_probs).subspan(begin, length), options_.rules);
+    std::vector<double> rewards =
+        token_rewards(batch_[i], scores[i], std::span(owned_.log_probs).subspan(begin, length),
+                      std::span(owned_.frozen_log_probs).subspan(begin, length), options_.rules);
     owned_.terminal.insert(owned_.terminal.end(), length, 0.0);
     owned_.terminal[begin + length - 2] = 1.0;
     to_returns(batch_[i], rewards, options_.rules);
@@ -276,8 +278,7 @@ dyncp::loss_part worker::update(const std::vector<work>& works,
       if (w.rows.labels[row] < 0) continue;
       const double log_prob = -losses[row];
       const double old = old_log_probs[w.begin + row];
-      const token_loss t =
-          policy_loss(log_prob, old, advantages[w.begin + row], options_.rules);
+      const token_loss t = policy_loss(log_prob, old, advantages[w.begin + row], options_.rules);
       mine += {t.loss, 1};
       weights[row] = t.weight;
       ratio_error = std::max(ratio_error, difference(std::exp(log_prob - old), 1.0));

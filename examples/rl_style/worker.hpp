@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "policy.hpp"
 #include "megatron_style/ring_layers.hpp"
+#include "megatron_style/virtual_clock.hpp"
+#include "policy.hpp"
 #include "rollouts.hpp"
 #include "routes.hpp"
 #include "run.hpp"
-#include "megatron_style/virtual_clock.hpp"
 
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/problem/sequence.hpp>
@@ -44,10 +44,10 @@ class worker {
   struct owned_fields {
     std::vector<std::int32_t> tokens;
     std::vector<std::int32_t> labels_plus_one;  // so that the zeros of padding are no labels
-    std::vector<double> pixels;      // (rows, patch_width)
-    std::vector<double> log_probs;   // before the first update
+    std::vector<double> pixels;                 // (rows, patch_width)
+    std::vector<double> log_probs;              // before the first update
     std::vector<double> frozen_log_probs;
-    std::vector<double> terminal;    // 1 where a score belongs, else 0
+    std::vector<double> terminal;  // 1 where a score belongs, else 0
     std::vector<double> advantages;
   };
 
@@ -81,7 +81,7 @@ class worker {
   megatron_style::virtual_clock clock_;
   std::vector<rollout> batch_;
   std::vector<dyncp::sequence> sequences_;  // (rollouts)
-  std::vector<std::int32_t> owners_;  // (rollouts)
+  std::vector<std::int32_t> owners_;        // (rollouts)
   owned_fields owned_;
 };
 

@@ -42,15 +42,17 @@ matrix definition(const layer_shape& s, const layer_weights& w, const matrix& x)
       const double beta = sigmoid(z(t, s.mixed() + h));
       const double alpha = sigmoid(z(t, s.mixed() + s.heads + h));
       const matrix unit = matrix::Identity(s.key, s.key);
-      state = (state * (alpha * (unit - beta * k * k.transpose())) + beta * v * k.transpose())
-                  .eval();
+      state =
+          (state * (alpha * (unit - beta * k * k.transpose())) + beta * v * k.transpose()).eval();
       out.row(t).segment(h * s.value, s.value) = (state * q).transpose();
     }
   }
   return out * w.out;
 }
 
-double largest(const matrix& a) { return a.size() == 0 ? 0.0 : a.cwiseAbs().maxCoeff(); }
+double largest(const matrix& a) {
+  return a.size() == 0 ? 0.0 : a.cwiseAbs().maxCoeff();
+}
 
 }  // namespace
 

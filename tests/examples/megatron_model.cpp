@@ -13,8 +13,13 @@
 using namespace megatron_style;
 
 TEST_CASE("gradients of the dense model are those of finite differences") {
-  const model_config config{.layers = 2, .hidden = 12, .ffn = 16, .q_heads = 4, .kv_heads = 2,
-                            .head_dim = 4, .vocabulary = 11};
+  const model_config config{.layers = 2,
+                            .hidden = 12,
+                            .ffn = 16,
+                            .q_heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 4,
+                            .vocabulary = 11};
   dense_run<double> dense(config);
   const std::vector<sample> batch = {{0, 9, 2}, {1, 5, 0}};
   dense.run(batch);

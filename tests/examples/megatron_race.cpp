@@ -18,8 +18,8 @@ TEST_CASE("the order of the schedulers in virtual time is the simulator's") {
   const std::vector<race_entry> entries = race(demo, 2);
   REQUIRE(entries.size() == 3);
   for (const race_entry& e : entries) {
-    MESSAGE(std::string(name_of(e.who)), ": simulated ", 1e3 * e.best.plan.makespan_s, " ms, virtual ",
-            1e3 * e.best.report.makespan_s, " ms");
+    MESSAGE(std::string(name_of(e.who)), ": simulated ", 1e3 * e.best.plan.makespan_s,
+            " ms, virtual ", 1e3 * e.best.report.makespan_s, " ms");
   }
   CHECK(entries[0].best.plan.makespan_s > 1.05 * entries[1].best.plan.makespan_s);
   CHECK(entries[1].best.plan.makespan_s > 1.05 * entries[2].best.plan.makespan_s);

@@ -8,8 +8,7 @@
 namespace megatron_style {
 
 template <class T>
-matrix<T> block<T>::forward(matrix<T> x, const model_batch<T>& batch,
-                            block_context<T>& c) const {
+matrix<T> block<T>::forward(matrix<T> x, const model_batch<T>& batch, block_context<T>& c) const {
   const parameter_set<T>& p = *parameters_;
   const double epsilon = config_.norm_epsilon;
   const Eigen::Index rows = x.rows();
@@ -50,9 +49,8 @@ matrix<T> block<T>::backward(const matrix<T>& dy, const model_batch<T>& batch,
   dnormal.noalias() = c.gate * p.value(where_.gate).transpose();
   dnormal.noalias() += c.up * p.value(where_.up).transpose();
   tp_->sum(dnormal);
-  const matrix<T> dmiddle =
-      dy + rms_norm_backward(dnormal, c.middle, p.value(where_.ffn_norm), c.middle_inverse,
-                             p.gradient(where_.ffn_norm));
+  const matrix<T> dmiddle = dy + rms_norm_backward(dnormal, c.middle, p.value(where_.ffn_norm),
+                                                   c.middle_inverse, p.gradient(where_.ffn_norm));
 
   p.gradient(where_.wo).noalias() += c.attended.transpose() * dmiddle;
   const matrix<T> dattended = dmiddle * p.value(where_.wo).transpose();

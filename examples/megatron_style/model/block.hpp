@@ -19,8 +19,8 @@ struct block_context {
   matrix<T> lse;       // (rows, q heads / tp)
   matrix<T> middle;    // (rows, hidden), after attention
   column<T> middle_inverse;
-  matrix<T> gate;      // (rows, ffn / tp)
-  matrix<T> up;        // (rows, ffn / tp)
+  matrix<T> gate;  // (rows, ffn / tp)
+  matrix<T> up;    // (rows, ffn / tp)
 };
 
 /// One transformer layer on one tensor-parallel rank: column-cut, then row-cut matrices, so that a

@@ -11,13 +11,16 @@
 
 namespace megatron_style {
 
-/// Rotary embedding and causal attention over one sequence that is alone on one rank, from the definition: the reference
-/// that packs, rings and plans are compared with. It knows nothing of any of them.
+/// Rotary embedding and causal attention over one sequence that is alone on one rank, from the
+/// definition: the reference that packs, rings and plans are compared with. It knows nothing of any
+/// of them.
 template <class T>
 class dense_attention final : public attention<T> {
  public:
   explicit dense_attention(const model_config& config)
-      : base_(config.rope_base), dim_(config.head_dim), heads_(config.q_heads),
+      : base_(config.rope_base),
+        dim_(config.head_dim),
+        heads_(config.q_heads),
         group_(config.q_heads / config.kv_heads),
         scale_(static_cast<T>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))) {}
 

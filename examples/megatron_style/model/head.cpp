@@ -12,8 +12,11 @@ namespace megatron_style {
 template <class T>
 head<T>::head(const model_config& config, const model_part& part, parameter_set<T>& parameters,
               tensor_parallel<T>& tp)
-    : config_(config), parameters_(&parameters), tp_(&tp),
-      first_(part.tp_rank * (config.vocabulary / part.tp)), size_(config.vocabulary / part.tp) {}
+    : config_(config),
+      parameters_(&parameters),
+      tp_(&tp),
+      first_(part.tp_rank * (config.vocabulary / part.tp)),
+      size_(config.vocabulary / part.tp) {}
 
 template <class T>
 matrix<T> head<T>::embed(const model_batch<T>& batch) const {

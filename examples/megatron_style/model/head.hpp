@@ -13,10 +13,10 @@ namespace megatron_style {
 /// What the backward pass of the head needs; `losses` is what the forward pass is for.
 template <class T>
 struct head_context {
-  matrix<T> input;    // (rows, hidden)
-  column<T> inverse;  // (rows)
-  matrix<T> normal;   // (rows, hidden)
-  matrix<T> dlogits;  // (rows, vocabulary / tp): gradient of the summed loss
+  matrix<T> input;        // (rows, hidden)
+  column<T> inverse;      // (rows)
+  matrix<T> normal;       // (rows, hidden)
+  matrix<T> dlogits;      // (rows, vocabulary / tp): gradient of the summed loss
   std::vector<T> losses;  // (rows), 0 without a label
 };
 

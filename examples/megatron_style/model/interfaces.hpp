@@ -40,7 +40,7 @@ struct model_batch {
   std::span<const std::int32_t> tokens;  // (rows), for the first virtual stage
   std::span<const std::int32_t> labels;  // (rows), for the last; below 0: none
   attention<T>* attend = nullptr;
-  const matrix<T>* extra = nullptr;      // (rows, hidden), added to the embedding; optional
+  const matrix<T>* extra = nullptr;  // (rows, hidden), added to the embedding; optional
 };
 
 }  // namespace megatron_style

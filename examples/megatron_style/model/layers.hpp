@@ -9,8 +9,10 @@ namespace megatron_style {
 template <class T, class Weight>
 [[nodiscard]] matrix<T> rms_norm(const matrix<T>& x, const Weight& weight, double epsilon,
                                  column<T>& inverse) {
-  inverse = ((x.rowwise().squaredNorm() / static_cast<T>(x.cols())).array() +
-             static_cast<T>(epsilon)).rsqrt().matrix();
+  inverse =
+      ((x.rowwise().squaredNorm() / static_cast<T>(x.cols())).array() + static_cast<T>(epsilon))
+          .rsqrt()
+          .matrix();
   return (x.array().colwise() * inverse.array()).rowwise() * weight.row(0).array();
 }
 
@@ -38,8 +40,8 @@ template <class T>
 void swiglu_backward(const matrix<T>& dy, matrix<T>& gate, matrix<T>& up) {
   const matrix<T> sigmoid = (T{1} + (-gate.array()).exp()).inverse();
   const matrix<T> dup = dy.array() * gate.array() * sigmoid.array();
-  gate = dy.array() * up.array() * sigmoid.array() *
-         (T{1} + gate.array() * (T{1} - sigmoid.array()));
+  gate =
+      dy.array() * up.array() * sigmoid.array() * (T{1} + gate.array() * (T{1} - sigmoid.array()));
   up = dup;
 }
 

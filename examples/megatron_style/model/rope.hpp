@@ -13,7 +13,8 @@ template <class T, class Rows>
 void turn_sequence(Rows&& x, Eigen::Index dim, double base, bool back) {
   const Eigen::Index half = dim / 2;
   for (Eigen::Index i = 0; i < half; ++i) {
-    const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+    const double frequency =
+        std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
     for (Eigen::Index row = 0; row < x.rows(); ++row) {
       const double angle = static_cast<double>(row) * frequency;
       const T cosine = static_cast<T>(std::cos(angle));

@@ -29,7 +29,9 @@ template <class T>
 class stage {
  public:
   stage(const model_config& config, const model_part& part, tensor_parallel<T>& tp)
-      : config_(config), part_(part), parameters_(config, part),
+      : config_(config),
+        part_(part),
+        parameters_(config, part),
         head_(config, part, parameters_, tp) {
     for (std::int32_t chunk = 0; chunk < part.chunks; ++chunk) {
       for (std::int32_t i = 0; i < parameters_.layers_per_chunk(); ++i) {
