@@ -17,10 +17,6 @@ inline namespace v0 {
 inline constexpr std::string_view cost_format = "dyncp-cost-1";
 inline constexpr std::string_view cost_records_format = "dyncp-cost-records-1";
 
-[[nodiscard]] constexpr std::string_view to_string(link over) noexcept {
-  return over == link::nvlink ? "nvlink" : "network";
-}
-
 namespace detail {
 
 inline void write_coefficients(json_writer& w, std::string_view key, const cost_coefficients& k) {
