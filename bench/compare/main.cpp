@@ -44,9 +44,8 @@ std::string trace_of(const std::string& path) {
   return name.substr(0, name.find_last_of('.'));
 }
 
-const compare::peer_row* find(const std::vector<compare::peer_row>& rows,
-                              const std::string& trace, const std::string& packer,
-                              std::int32_t ranks, std::int64_t limit) {
+const compare::peer_row* find(const std::vector<compare::peer_row>& rows, const std::string& trace,
+                              const std::string& packer, std::int32_t ranks, std::int64_t limit) {
   for (const compare::peer_row& row : rows) {
     if (row.trace == trace && row.packer == packer && row.ranks == ranks && row.limit == limit) {
       return &row;
@@ -99,8 +98,8 @@ int main(int argc, char** argv) {
   p.parallel.static_cp = 8;
   const bool recorded_batch = wanted.count == 2048;
 
-  std::printf("%s: %zu sequences, reference-13b, pp 8, static cp 8; simulated\n",
-              lengths.c_str(), p.sequences.size());
+  std::printf("%s: %zu sequences, reference-13b, pp 8, static cp 8; simulated\n", lengths.c_str(),
+              p.sequences.size());
   dyncp::text_table table({"packer", "R", "limit", "M", "iteration s", "plan CPU ms", "plan",
                            "recorded M", "recorded s", "difference %"});
   // The recorded runs: 16384 tokens a rank with CP up to R, and #2959's 65536 with CP up to 8.

@@ -36,15 +36,22 @@ struct outcome {
   std::string violation;  ///< the first breach, "over_limit" say; empty: valid
   std::int32_t micro_batches = 0;
   double iteration_s = 0;
-  double cpu_ms = 0;      ///< best of the repeats
+  double cpu_ms = 0;  ///< best of the repeats
 };
 
 /// The packers in the order of the table; the repaired forms stay out of comparisons.
-inline constexpr auto packers = std::tuple{
-    dyncp::dynamic_cp{},       dyncp::packing_only{},       dyncp::static_balanced{},
-    dyncp::ffd{},              dyncp::mffd{},               dyncp::wlb_llm{},
-    dyncp::verl{},             dyncp::default_dynamic_cp{}, dyncp::three_stage{},
-    dyncp::three_stage_2959{}, dyncp::relax{},              dyncp::flexsp{}};
+inline constexpr auto packers = std::tuple{dyncp::dynamic_cp{},
+                                           dyncp::packing_only{},
+                                           dyncp::static_balanced{},
+                                           dyncp::ffd{},
+                                           dyncp::mffd{},
+                                           dyncp::wlb_llm{},
+                                           dyncp::verl{},
+                                           dyncp::default_dynamic_cp{},
+                                           dyncp::three_stage{},
+                                           dyncp::three_stage_2959{},
+                                           dyncp::relax{},
+                                           dyncp::flexsp{}};
 
 template <class Packer>
 [[nodiscard]] outcome measure(const Packer& packer, const dyncp::problem& problem,
@@ -67,9 +74,8 @@ template <class Packer>
   const auto found = dyncp::validate(plan, problem);
   if (!found.empty()) out.violation = to_string(found.front().kind);
   out.micro_batches = plan.num_micro_batches();
-  const dyncp::ticks makespan =
-      dyncp::event_simulator{}.makespan(dyncp::price_plan(plan, problem, cost),
-                                        {problem.parallel.pp, problem.parallel.vpp});
+  const dyncp::ticks makespan = dyncp::event_simulator{}.makespan(
+      dyncp::price_plan(plan, problem, cost), {problem.parallel.pp, problem.parallel.vpp});
   out.iteration_s = dyncp::to_seconds(makespan) +
                     dyncp::all_reduce_s(problem.model, problem.cluster, problem.parallel);
   return out;

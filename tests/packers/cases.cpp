@@ -5,8 +5,8 @@
 #include "all_packers.hpp"
 #include "support/problems.hpp"
 
-#include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/core/int_math.hpp>
+#include <dyncp/cost/analytic_cost.hpp>
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,9 @@ namespace {
 using lengths = std::vector<std::int64_t>;
 
 // n times the same length.
-lengths repeat(std::int64_t length, std::size_t n) { return lengths(n, length); }
+lengths repeat(std::int64_t length, std::size_t n) {
+  return lengths(n, length);
+}
 
 lengths operator+(lengths a, const lengths& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -164,10 +166,11 @@ TEST_CASE("default_dynamic_cp: the longest stays at its least size, 73.1M of qua
 }
 
 TEST_CASE("default_dynamic_cp: a micro-batch of one group cannot be cut for a multiple") {
-  for (const auto& [batch, ranks, limit, multiple] :
-       {std::tuple{lengths{5000, 100}, 2, 4096, 2}, {lengths{6144, 2048}, 2, 4096, 2},
-        {lengths{1, 1}, 1, 2, 2}, {lengths{4000} + repeat(100, 8), 16, 4096, 4},
-        {lengths{1}, 1, 1, 2}}) {
+  for (const auto& [batch, ranks, limit, multiple] : {std::tuple{lengths{5000, 100}, 2, 4096, 2},
+                                                      {lengths{6144, 2048}, 2, 4096, 2},
+                                                      {lengths{1, 1}, 1, 2, 2},
+                                                      {lengths{4000} + repeat(100, 8), 16, 4096, 4},
+                                                      {lengths{1}, 1, 1, 2}}) {
     auto p = dyncp_test::reference_problem(batch, ranks, 1, limit);
     p.limits.micro_batch_multiple = multiple;
     CAPTURE(dyncp_test::describe(p));
@@ -212,7 +215,9 @@ TEST_CASE("default_dynamic_cp: ranks that are no power of two end in a plan or a
     }
   }
   // The need is rounded past the ranks: an assertion there.
-  const auto fourteen = dyncp_test::reference_problem({200000}, 14, 1, 16384);
+  auto fourteen = dyncp_test::reference_problem({200000}, 14, 1, 16384);
+  CHECK(run<dyncp::default_dynamic_cp>(fourteen).error().code == dyncp::errc::sequence_too_long);
+  fourteen.parallel.cp_sizes = {1, 2, 4, 8, 14};
   CHECK(run<dyncp::default_dynamic_cp>(fourteen).error().code == dyncp::errc::not_found);
 }
 
@@ -295,18 +300,21 @@ TEST_CASE("relax: the CP size follows from the longest sequence and the number o
     std::size_t count;
     std::int32_t expected;
   };
-  for (const row& r : {row{6000, 8192, 8, 3, 4}, {100, 8192, 8, 1, 8}, {100, 8192, 4, 3, 2},
-                       {30000, 8192, 8, 8, 4}, {30000, 32768, 8, 8, 1}, {512, 1024, 8, 2, 4}}) {
+  for (const row& r : {row{6000, 8192, 8, 3, 4},
+                       {100, 8192, 8, 1, 8},
+                       {100, 8192, 4, 3, 2},
+                       {30000, 8192, 8, 8, 4},
+                       {30000, 32768, 8, 8, 1},
+                       {512, 1024, 8, 2, 4}}) {
     CAPTURE(r.longest);
     CAPTURE(r.wide);
-    const auto p = static_problem(lengths{r.longest} + repeat(100, r.count - 1), r.wide, r.wide,
-                                  r.budget);
+    const auto p =
+        static_problem(lengths{r.longest} + repeat(100, r.count - 1), r.wide, r.wide, r.budget);
     const auto made = run<dyncp::relax>(p);
     REQUIRE(made);
     REQUIRE(made->num_micro_batches() == 1);
     CHECK(made->micro_batches[0].packs[0].ranks.size == r.expected);
-    CHECK(made->micro_batches[0].packs.size() ==
-          static_cast<std::size_t>(r.wide / r.expected));
+    CHECK(made->micro_batches[0].packs.size() == static_cast<std::size_t>(r.wide / r.expected));
   }
 }
 

@@ -105,8 +105,8 @@ namespace detail {
     for (const pack& pk : mb.packs) {
       busy += pk.ranks.size;
       if (limits.uniform_cp && pk.ranks.size != mb.packs.front().ranks.size) {
-        return missed("mixes CP sizes in a micro-batch", pk.ranks.size,
-                      mb.packs.front().ranks.size, "choose a static packer or drop --uniform-cp");
+        return missed("mixes CP sizes in a micro-batch", pk.ranks.size, mb.packs.front().ranks.size,
+                      "choose a static packer or drop --uniform-cp");
       }
     }
     if (limits.no_idle_ranks && busy < p.num_ranks) {
@@ -217,8 +217,7 @@ inline void add_to_lane(const problem& prob, const std::vector<static_item>& ite
 /// Pack k on lane k % dp of micro-batch k / dp.
 [[nodiscard]] inline plan deal_to_lanes(const problem& prob, const std::vector<static_item>& items,
                                         const item_packs& packs) {
-  const auto lanes =
-      static_cast<std::size_t>(prob.parallel.ranks / prob.parallel.static_cp);
+  const auto lanes = static_cast<std::size_t>(prob.parallel.ranks / prob.parallel.static_cp);
   plan out = blank_plan(prob);
   for (std::size_t k = 0; k < packs.size(); ++k) {
     if (k % lanes == 0) out.micro_batches.emplace_back();

@@ -37,11 +37,11 @@ inline namespace v0 {
 ///    where its first groups cover R/2 ranks, and both halves grow as in 4, until M is right.
 ///
 /// Its own cap on the max, 1.05 * longest * limit, can never bind and is left out. What it fails at
-/// is a typed error here: `not_found` when no micro-batch can be cut (it asserts), when the ranks
-/// needed exceed R or a filled group has no allowed size (it asserts, crashes or names a group that
-/// does not exist), which happens only where R is no power of two. Beyond the original: lengths
-/// count padded for the size tried, a sequence cap holds, and with max_cp < R groups stop growing
-/// there, so that ranks may stay idle.
+/// is a typed error here: `not_found` when no micro-batch can be cut (it asserts), when no power of
+/// two holds a sequence or ranks stay empty that no allowed size covers (it asserts, crashes or
+/// names a group that does not exist), which happens only where R is no power of two. Beyond the
+/// original: lengths count padded for the size tried, a sequence cap holds, and with max_cp < R
+/// groups stop growing there, so that ranks may stay idle.
 /// Source: Megatron-LM dev, `DefaultDynamicCPScheduler`, by its description; reproduces its plans.
 /// Ties: by length, then batch order. Integer arithmetic throughout.
 /// Complexity: O(M * n * groups) comparisons.
@@ -101,8 +101,8 @@ struct default_dynamic_cp {
     }
 
     // The smallest size that holds a sequence alone; 0 when none does.
-    [[nodiscard]] std::int32_t need(std::int32_t i) const {
-      for (const std::int32_t c : sizes_) {
+    [[nodiscard]] std::int32_t need(std::int32_t i, const std::vector<std::int32_t>& sizes) const {
+      for (const std::int32_t c : sizes) {
         const std::int64_t padded = padded_length(length(i), alignment(prob_.padding, c));
         if (padded_pack_tokens(prob_.padding, c, padded) <= pack_capacity(prob_, c)) return c;
       }
@@ -111,10 +111,14 @@ struct default_dynamic_cp {
 
     [[nodiscard]] result<void> check_needs(const std::vector<std::int32_t>& order) const {
       for (const std::int32_t i : order) {
-        if (need(i) > 0) continue;
-        error e = too_long_error(prob_, i, sizes_.empty() ? 1 : sizes_.back());
-        e.code = errc::not_found;
-        e.what = "default_dynamic_cp uses powers of two: " + e.what;
+        if (need(i, sizes_) > 0) continue;
+        const std::vector<std::int32_t> allowed = allowed_cp_sizes(prob_.parallel);
+        error e = too_long_error(prob_, i, allowed.back());
+        if (need(i, allowed) > 0) {
+          e.code = errc::not_found;
+          e.what = "default_dynamic_cp uses powers of two, none of which holds sequence " +
+                   std::to_string(prob_.sequences[static_cast<std::size_t>(i)].id);
+        }
         return e;
       }
       return {};
@@ -191,9 +195,9 @@ struct default_dynamic_cp {
       std::int32_t used = 0;
       for (const group& g : packed) used += g.size;
       while (used < ranks_) {
-        const auto smallest = std::min_element(
-            packed.begin(), packed.end(),
-            [](const group& a, const group& b) { return a.size < b.size; });
+        const auto smallest =
+            std::min_element(packed.begin(), packed.end(),
+                             [](const group& a, const group& b) { return a.size < b.size; });
         const std::int32_t c = smallest->size;
         if (2 * std::int64_t{c} > effective_max_cp(prob_.parallel)) {
           return effective_max_cp(prob_.parallel) < ranks_;  // idle ranks were asked for
@@ -253,8 +257,7 @@ struct default_dynamic_cp {
                        "default_dynamic_cp cannot cut " + std::to_string(made.size()) +
                            " micro-batches of one group each to a multiple of " +
                            std::to_string(multiple),
-                       static_cast<std::int64_t>(made.size()),
-                       static_cast<std::int64_t>(multiple),
+                       static_cast<std::int64_t>(made.size()), static_cast<std::int64_t>(multiple),
                        "give more sequences, or a smaller --micro-batch-multiple"};
         }
         groups& first = made[at - 1];

@@ -60,8 +60,8 @@ namespace detail {
     for (std::size_t k = 1; k <= d; ++k) {
       for (std::size_t j = from[q][k - 1]; j < k; ++j) {
         if (best[q - 1][j] == never) continue;
-        const int128 added = best[q - 1][j] + values[j] * (number[k] - number[j]) -
-                             (total[k] - total[j]);
+        const int128 added =
+            best[q - 1][j] + values[j] * (number[k] - number[j]) - (total[k] - total[j]);
         if (added < best[q][k]) {
           best[q][k] = added;
           from[q][k] = j;
@@ -88,7 +88,8 @@ namespace detail {
 /// FlexSP's scheme: groups of several sizes in each micro-batch, so that the slowest is fast.
 ///
 /// 1. Sequences, longest first, are cut into M consecutive chunks whose largest sum of tokens is
-///    least: the micro-batches. M runs over Mmin .. Mmin + 4, Mmin = ceil(tokens / (R * limit)).
+///    least: the micro-batches. Five values of M from Mmin = ceil(tokens / (R * limit)) on are
+///    tried, a fifth of Mmin apart (at its authors' Mmin of about five, that is Mmin .. Mmin + 4).
 /// 2. In a micro-batch, lengths are rounded up to 16 levels that add the fewest tokens; times are
 ///    those of rounded lengths, token limits those of real ones.
 /// 3. Min-max: the least time d is sought by bisection for which first-fit succeeds: each sequence,
@@ -123,13 +124,14 @@ struct flexsp {
     const auto most = round_up(items->count(), multiple);
     const bool fixed = prob.limits.micro_batches > 0;
     std::optional<chunked> best;
-    std::int64_t m = fixed ? prob.limits.micro_batches : round_up(build.least(), multiple);
+    const std::int64_t first = fixed ? prob.limits.micro_batches : build.least();
+    const std::int64_t step = std::max<std::int64_t>(1, first / 5);
+    std::int64_t m = round_up(first, multiple);
     for (std::int32_t tries = 0;; ++tries) {
       std::optional<chunked> made = build.at(m);
       if (made && (!best || made->sum < best->sum)) best = std::move(made);
       if (fixed || m >= most || (tries >= 4 && best)) break;
-      m = std::min(most, m + (tries < 4 ? 1 : std::max<std::int64_t>(1, m / 8)) * multiple);
-      m = round_up(m, multiple);
+      m = std::min(most, round_up(m + (tries < 4 ? step : std::max(step, m / 8)), multiple));
     }
     if (!best) {
       return error{errc::not_found,
@@ -159,9 +161,8 @@ struct flexsp {
     builder(const problem& prob, const Cost& cost, const detail::item_table& items)
         : prob_(prob), cost_(cost), items_(items), order_(static_cast<std::size_t>(items.count())) {
       std::iota(order_.begin(), order_.end(), 0);
-      std::stable_sort(order_.begin(), order_.end(), [&](std::int32_t a, std::int32_t b) {
-        return tokens(a) > tokens(b);
-      });
+      std::stable_sort(order_.begin(), order_.end(),
+                       [&](std::int32_t a, std::int32_t b) { return tokens(a) > tokens(b); });
     }
 
     [[nodiscard]] std::int64_t least() const {
@@ -260,8 +261,7 @@ struct flexsp {
       const load& l = items_.load_of(item, g.size);
       const std::int32_t c = size_of(g.size);
       const std::int32_t cap = prob_.limits.max_sequences_per_pack;
-      return padded_pack_tokens(prob_.padding, c, g.tokens + l.tokens) <=
-                 pack_capacity(prob_, c) &&
+      return padded_pack_tokens(prob_.padding, c, g.tokens + l.tokens) <= pack_capacity(prob_, c) &&
              (cap == 0 || g.count + l.count <= cap);
     }
 
@@ -293,8 +293,8 @@ struct flexsp {
         group* best = nullptr;
         ticks best_time = 0;
         for (group& g : groups) {
-          if (best != nullptr && (g.size > best->size ||
-                                  (g.size == best->size && g.time <= best->time))) {
+          if (best != nullptr &&
+              (g.size > best->size || (g.size == best->size && g.time <= best->time))) {
             continue;
           }
           if (g.time >= most || !holds(g, item)) continue;
@@ -329,15 +329,15 @@ struct flexsp {
       std::int32_t free = prob_.parallel.ranks;
       for (const group& g : groups) free -= size_of(g.size);
       for (;;) {
-        group& slowest = *std::max_element(
-            groups.begin(), groups.end(),
-            [](const group& a, const group& b) { return a.time < b.time; });
+        group& slowest =
+            *std::max_element(groups.begin(), groups.end(),
+                              [](const group& a, const group& b) { return a.time < b.time; });
         const std::int32_t k = slowest.size + 1;
         if (k >= items_.num_sizes() || size_of(k) - size_of(slowest.size) > free) return;
         std::int64_t sum = 0;
         for (const std::int32_t i : slowest.members) sum += items_.load_of(i, k).tokens;
-        const bool fits = padded_pack_tokens(prob_.padding, size_of(k), sum) <=
-                          pack_capacity(prob_, size_of(k));
+        const bool fits =
+            padded_pack_tokens(prob_.padding, size_of(k), sum) <= pack_capacity(prob_, size_of(k));
         const ticks t = price(slowest.rounded, k);
         if (!fits || t >= slowest.time) return;
         free -= size_of(k) - size_of(slowest.size);

@@ -51,15 +51,15 @@ struct padded_bshd {
     }
     problem rows = prob;
     const std::int64_t row =
-        round_up(std::max(prob.sequences[longest].length, row_tokens),
-                 alignment(prob.padding, cp));
+        round_up(std::max(prob.sequences[longest].length, row_tokens), alignment(prob.padding, cp));
     rows.padding.multiple = row;
     if (padded_pack_tokens(rows.padding, cp, row) > pack_capacity(prob, cp)) {
       return too_long_error(rows, static_cast<std::int64_t>(longest), cp);
     }
     if (row > (std::int64_t{1} << 24)) {
-      return error{errc::unsupported, "padded_bshd makes rows of " + std::to_string(row) +
-                   " tokens", row, std::int64_t{1} << 24, "use a packer"};
+      return error{errc::unsupported,
+                   "padded_bshd makes rows of " + std::to_string(row) + " tokens", row,
+                   std::int64_t{1} << 24, "use a packer"};
     }
     if (auto ok = check_rows(rows, row); !ok) return ok.error();
 
@@ -83,19 +83,20 @@ struct padded_bshd {
     const std::int32_t cp = rows.parallel.static_cp;
     const std::int32_t mbs = sequences_per_micro_batch;
     if (mbs < 1) {
-      return error{errc::invalid_argument, "padded_bshd has " + std::to_string(mbs) +
-                   " sequences in a micro-batch", mbs, 1, "use 1 or more"};
+      return error{errc::invalid_argument,
+                   "padded_bshd has " + std::to_string(mbs) + " sequences in a micro-batch", mbs, 1,
+                   "use 1 or more"};
     }
     const std::int32_t cap = rows.limits.max_sequences_per_pack;
     const std::int64_t capacity = pack_capacity(rows, cp);
     // Beyond the limit at twice the rows, the product needs no look.
-    const bool fits = mbs <= capacity / row &&
-                      padded_pack_tokens(rows.padding, cp, mbs * row) <= capacity;
+    const bool fits =
+        mbs <= capacity / row && padded_pack_tokens(rows.padding, cp, mbs * row) <= capacity;
     if (!fits || (cap > 0 && mbs > cap)) {
-      return error{errc::infeasible,
-                   std::to_string(mbs) + " rows of " + std::to_string(row) +
-                       " tokens exceed a pack",
-                   mbs, capacity / row, "lower the sequences of a micro-batch"};
+      return error{
+          errc::infeasible,
+          std::to_string(mbs) + " rows of " + std::to_string(row) + " tokens exceed a pack", mbs,
+          capacity / row, "lower the sequences of a micro-batch"};
     }
     return {};
   }

@@ -134,9 +134,8 @@ class relax_builder {
       if (broken) parts = spread(first_fit(lane), used);
     }
     parts.resize(count);
-    std::stable_sort(parts.begin(), parts.end(), [&](const auto& a, const auto& b) {
-      return longest(a) < longest(b);
-    });
+    std::stable_sort(parts.begin(), parts.end(),
+                     [&](const auto& a, const auto& b) { return longest(a) < longest(b); });
     return parts;
   }
 
@@ -149,9 +148,9 @@ class relax_builder {
         if (from == bins.size() || tokens(bins[b]) > tokens(bins[from])) from = b;
       }
       std::vector<std::int32_t>& giver = bins[from];
-      const auto it = std::max_element(
-          giver.begin(), giver.end(),
-          [&](std::int32_t a, std::int32_t b) { return length(a) < length(b); });
+      const auto it =
+          std::max_element(giver.begin(), giver.end(),
+                           [&](std::int32_t a, std::int32_t b) { return length(a) < length(b); });
       const std::int32_t moved = *it;
       giver.erase(it);
       bins.push_back({moved});
@@ -168,9 +167,8 @@ class relax_builder {
       needed = std::max(needed, ceil_div(longest(lane[j]), prob_.limits.max_tokens_per_rank));
       fewest = std::min(fewest, lane[j].size());
     }
-    auto c = static_cast<std::int32_t>(
-        std::min<std::int64_t>(next_power_of_two(needed), wide_));
-    while (c < wide_ && static_cast<std::size_t>(wide_ / c) > fewest) c *= 2;
+    auto c = static_cast<std::int32_t>(std::min<std::int64_t>(next_power_of_two(needed), wide_));
+    while (c<wide_&& static_cast<std::size_t>(wide_ / c)> fewest) c *= 2;
     micro_batch made = groups(parts, j, c);
     while (c < wide_ && (!size_allowed(prob_.parallel, c) || (capped_ && !fits(made)))) {
       c *= 2;
@@ -186,8 +184,8 @@ class relax_builder {
       if (parts[lane][j].empty()) continue;
       partition sets = balance(parts[lane][j], static_cast<std::size_t>(wide_ / c));
       for (std::size_t k = 0; k < sets.size(); ++k) {
-        const auto begin = static_cast<std::int32_t>(lane) * wide_ +
-                           static_cast<std::int32_t>(k) * c;
+        const auto begin =
+            static_cast<std::int32_t>(lane) * wide_ + static_cast<std::int32_t>(k) * c;
         if (!sets[k].empty()) made.packs.push_back({{begin, c}, std::move(sets[k])});
       }
     }

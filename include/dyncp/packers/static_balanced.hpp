@@ -40,7 +40,7 @@ enum class micro_batch_choice : std::int8_t {
 /// 3. Packs by falling cost go to the lanes, dp at a time, so that a micro-batch holds packs of
 ///    like cost; micro-batches run with the heaviest in the middle, or heaviest first where that
 ///    simulates faster.
-/// 4. `best_simulated`: of twelve M, each about a sixth more than the one before, the best is taken.
+/// 4. `best_simulated`: of twelve M, each about a sixth more than the one before, the best wins.
 /// Compare with it before crediting a scheduler with what balance alone brings.
 /// Errors: as `packing_only`; not_found also when a fixed M is too small for LPT.
 /// Complexity: O(tries * (n * dp * M + M * R * pp)).
@@ -121,8 +121,8 @@ struct static_balanced {
 
     [[nodiscard]] std::optional<timed_plan> at(std::int64_t m) const {
       // More packs than items would stay empty.
-      const auto count = static_cast<std::size_t>(
-          std::min(m * lanes_, static_cast<std::int64_t>(items_.size())));
+      const auto count =
+          static_cast<std::size_t>(std::min(m * lanes_, static_cast<std::int64_t>(items_.size())));
       detail::item_packs packs(count);
       std::vector<load> sums(count);
       std::vector<ticks> costs(count, 0);
@@ -173,8 +173,8 @@ struct static_balanced {
         const auto lanes = static_cast<std::size_t>(lanes_);
         const std::size_t from = static_cast<std::size_t>(order[j]) * lanes;
         for (std::size_t k = from; k < std::min(from + lanes, falling.size()); ++k) {
-          detail::add_to_lane(prob_, items_, packs[falling[k]],
-                              static_cast<std::int32_t>(k - from), out.made.micro_batches[j]);
+          detail::add_to_lane(prob_, items_, packs[falling[k]], static_cast<std::int32_t>(k - from),
+                              out.made.micro_batches[j]);
         }
       }
       out.makespan = event_simulator{}.makespan(price_plan(out.made, prob_, cost_),

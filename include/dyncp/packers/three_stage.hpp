@@ -34,8 +34,8 @@ inline namespace v0 {
 /// For each M = pp * 1 .. pp * 6 (or the fixed M; more when none of these holds the batch):
 /// 1. Targets. The workload target of a rank in a micro-batch is the work of the batch over R * M
 ///    (equations 2 and 3 with equal M), by the cost model, each sequence at the least CP size that
-///    holds it. The memory target is the mean of the padded tokens that are left over the slots that
-///    are left; the token limit stands above it.
+///    holds it. The memory target is the mean of the padded tokens that are left over the slots
+///    that are left; the token limit stands above it.
 /// 2. Workload targets. Every sequence whose work exceeds the target, longest first, gets a group
 ///    of its own: the least CP size that brings its time to the target, else the widest. It takes
 ///    one slot on the aligned block of ranks with the most free slots (half the size where none is
@@ -82,10 +82,10 @@ struct three_stage {
       m = std::min(round_up(m + (best ? step : std::max(step, m / 4)), multiple), most);
     }
     if (!best) {
-      return error{errc::not_found,
-                   "three_stage finds no room for every sequence in " + std::to_string(m) +
-                       " micro-batches",
-                   m, 0, "raise --micro-batches or let the packer choose"};
+      return error{
+          errc::not_found,
+          "three_stage finds no room for every sequence in " + std::to_string(m) + " micro-batches",
+          m, 0, "raise --micro-batches or let the packer choose"};
     }
     return detail::settle(prob, std::move(best->made), name);
   }
@@ -285,8 +285,7 @@ struct three_stage {
       return second.makespan < first.makespan ? std::move(second) : std::move(first);
     }
 
-    [[nodiscard]] timed_plan lay_out(const state& s,
-                                     const std::vector<std::int32_t>& order) const {
+    [[nodiscard]] timed_plan lay_out(const state& s, const std::vector<std::int32_t>& order) const {
       std::vector<std::size_t> position(order.size());
       for (std::size_t j = 0; j < order.size(); ++j) {
         position[static_cast<std::size_t>(order[j])] = j;
@@ -304,10 +303,9 @@ struct three_stage {
             std::move(pk));
       }
       for (micro_batch& mb : out.made.micro_batches) {
-        std::sort(mb.packs.begin(), mb.packs.end(),
-                  [](const dyncp::pack& a, const dyncp::pack& b) {
-                    return a.ranks.begin < b.ranks.begin;
-                  });
+        std::sort(mb.packs.begin(), mb.packs.end(), [](const dyncp::pack& a, const dyncp::pack& b) {
+          return a.ranks.begin < b.ranks.begin;
+        });
       }
       out.makespan = event_simulator{}.makespan(price_plan(out.made, prob_, cost_),
                                                 {prob_.parallel.pp, prob_.parallel.vpp});

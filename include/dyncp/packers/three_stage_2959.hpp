@@ -40,18 +40,19 @@ inline namespace v0 {
 ///    bucket of least F among those whose tokens stay within the average of all buckets.
 /// 4. What fits none goes, afterwards and in the same order, to the bucket whose tokens end up
 ///    closest to the average, whatever the limit.
-/// 5. Buckets, by rising F, go to the rank of least F so far that has a free slot. So each rank runs
-///    its except groups first and then its lightest bucket.
+/// 5. Buckets, by rising F, go to the rank of least F so far that has a free slot. So each rank
+///    runs its except groups first and then its lightest bucket.
 /// 6. Each rank is simulated alone; the M with the least makespan of the slowest rank wins.
 ///
 /// Kept as they are: FLOPs are the only cost, the average of step 3 is not the limit, long
 /// sequences come first, which is the worst order for a pipeline. Not kept: the crash on a list of
 /// M, and constants that its code takes from a model with grouped queries (F counts exact FLOPs).
-/// Step 6 was found by comparison with recorded runs, since its description leaves it open: the
-/// interleaved schedule with one chunk, 2(p-1-i) warm-up forwards on stage i (all when M = p),
-/// backward 2.7 times the matrix and 2.77 times the attention FLOPs, and a group of c ranks takes
-/// (1 + 0.09 (c-1)) / c of its FLOPs. Given M, steps 1 to 5 reproduce the recorded plans; step 6
-/// picks the recorded M in all twelve.
+/// The description leaves open when step 4 runs, the order of step 5 and the simulation of step 6;
+/// they were fitted to twelve recorded runs (docs/baselines.md). For step 6: the interleaved
+/// schedule with one chunk, 2(p-1-i) warm-up forwards on stage i (all when M = p), backward 2.7
+/// times the matrix and 2.77 times the attention FLOPs, and a group of c ranks takes
+/// (1 + 0.09 (c-1)) / c of its FLOPs. The recorded plans come out, their M included; on other data
+/// M may differ.
 /// A plan may break the token limit (steps 1 and 4); the validator then calls it invalid.
 /// Errors: unsupported when cp 1 is not allowed, for atomic groups, and when (n + R) * R * M passes
 /// `most_steps` at every M, since every sequence is compared with every slot; not_found when the
@@ -121,8 +122,7 @@ struct three_stage_2959 {
       if (m % multiple == 0) all.push_back(m);
     }
     if (all.empty()) {
-      all.push_back(static_cast<std::int32_t>(
-          least_common_multiple(multiple, prob.parallel.pp)));
+      all.push_back(static_cast<std::int32_t>(least_common_multiple(multiple, prob.parallel.pp)));
     }
     return all;
   }
@@ -247,8 +247,7 @@ struct three_stage_2959 {
       const std::int64_t align = alignment(prob_.padding, group.size);
       std::erase_if(shorts, [&](std::int32_t i) {
         if (missing <= 0 || 100 * flops(i) * unit > 105 * missing ||
-            group.tokens + padded_length(length(i), align) >=
-                pack_capacity(prob_, group.size)) {
+            group.tokens + padded_length(length(i), align) >= pack_capacity(prob_, group.size)) {
           return false;
         }
         missing -= flops(i) * unit;
@@ -290,10 +289,9 @@ struct three_stage_2959 {
           const int128 over = int128{b.tokens + padded} * count - tokens;
           return over < 0 ? -over : over;
         };
-        add(*std::min_element(buckets.begin(), buckets.end(),
-                              [&](const slot& a, const slot& b) {
-                                return distance(a) < distance(b);
-                              }),
+        add(*std::min_element(
+                buckets.begin(), buckets.end(),
+                [&](const slot& a, const slot& b) { return distance(a) < distance(b); }),
             i);
       }
       std::stable_sort(buckets.begin(), buckets.end(),
@@ -313,8 +311,8 @@ struct three_stage_2959 {
       for (slot& b : buckets) {
         std::int32_t to = -1;
         for (std::int32_t r = 0; r < ranks_; ++r) {
-          if (free_slots(s, r) > 0 && (to < 0 || work[static_cast<std::size_t>(r)] <
-                                                     work[static_cast<std::size_t>(to)])) {
+          if (free_slots(s, r) > 0 &&
+              (to < 0 || work[static_cast<std::size_t>(r)] < work[static_cast<std::size_t>(to)])) {
             to = r;
           }
         }

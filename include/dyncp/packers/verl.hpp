@@ -114,9 +114,8 @@ class verl_builder {
     while (capped_ && count <= per_lane && !all_fit(count)) count += multiple;
     if (count > per_lane) {
       return error{errc::not_found,
-                   std::string(name) + " needs " + std::to_string(count) +
-                       " micro-batches for " + std::to_string(per_lane) +
-                       " sequences on a DP rank",
+                   std::string(name) + " needs " + std::to_string(count) + " micro-batches for " +
+                       std::to_string(per_lane) + " sequences on a DP rank",
                    count, per_lane, "give more sequences, or a smaller --micro-batch-multiple"};
     }
     return static_cast<std::int32_t>(count);

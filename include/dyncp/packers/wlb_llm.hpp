@@ -52,8 +52,8 @@ template <cost_model Cost>
   std::vector<load> sums(count);
   std::vector<ticks> work(count, 0);
   for (const std::int32_t i : order) {
-    const auto lightest = static_cast<std::size_t>(
-        std::min_element(work.begin(), work.end()) - work.begin());
+    const auto lightest =
+        static_cast<std::size_t>(std::min_element(work.begin(), work.end()) - work.begin());
     const auto shortest = static_cast<std::size_t>(
         std::min_element(sums.begin(), sums.end(),
                          [](const load& a, const load& b) { return a.tokens < b.tokens; }) -
@@ -110,8 +110,8 @@ struct wlb_llm {
     const std::int64_t fixed = prob.limits.micro_batches;
     std::int64_t m = fixed > 0 ? fixed : detail::wlb_micro_batches(prob, *items, window);
     for (;;) {
-      const detail::wlb_packs filled = detail::fill_by_work(
-          prob, cost, *items, static_cast<std::size_t>(m * lanes), capacity);
+      const detail::wlb_packs filled =
+          detail::fill_by_work(prob, cost, *items, static_cast<std::size_t>(m * lanes), capacity);
       if (filled.left.empty()) {
         return detail::settle(prob, detail::deal_to_lanes(prob, *items, filled.packs), name);
       }
@@ -124,7 +124,7 @@ struct wlb_llm {
 struct wlb_step {
   std::vector<sequence> batch;  ///< what the plan's indices mean; ids and lengths kept
   dyncp::plan plan;
-  std::int64_t waiting = 0;     ///< sequences held back for later steps
+  std::int64_t waiting = 0;  ///< sequences held back for later steps
 };
 
 /// WLB-LLM over a stream of batches: outliers wait until there is one for every pack.
@@ -133,8 +133,8 @@ struct wlb_step {
 ///    it reaches. A queue with dp * M sequences or more releases that many, first in first out.
 /// 2. What was left from the last step, the new ones that are no outliers and the released ones are
 ///    packed as in step 2 of `wlb_llm`; what fits nowhere is left for the next step.
-/// M is fixed by the limits or that of the new batch, as in step 1 of `wlb_llm`. Every sequence goes
-/// out exactly once; `flush` sends all that waits. Not thread-safe: one object is one stream.
+/// M is fixed by the limits or that of the new batch, as in step 1 of `wlb_llm`. Every sequence
+/// goes out exactly once; `flush` sends all that waits. Not thread-safe: one object is one stream.
 class wlb_llm_stream {
  public:
   /// `thresholds`: lengths, ascending; empty: nothing is an outlier. `window_tokens` as above.
@@ -161,8 +161,7 @@ class wlb_llm_stream {
     now.sequences = left_;
     for (const sequence& s : prob.sequences) {
       const auto reached = static_cast<std::size_t>(
-          std::upper_bound(thresholds_.begin(), thresholds_.end(), s.length) -
-          thresholds_.begin());
+          std::upper_bound(thresholds_.begin(), thresholds_.end(), s.length) - thresholds_.begin());
       if (reached == 0) {
         now.sequences.push_back(s);
       } else {
@@ -177,8 +176,7 @@ class wlb_llm_stream {
     }
     auto items = check_batch(now);
     if (!items) return items.error();
-    const detail::wlb_packs filled =
-        detail::fill_by_work(now, cost, *items, packs, capacity(now));
+    const detail::wlb_packs filled = detail::fill_by_work(now, cost, *items, packs, capacity(now));
     std::vector<sequence> left;
     for (const std::int32_t i : filled.left) {
       for (const std::int32_t s : (*items)[static_cast<std::size_t>(i)].members) {
