@@ -276,7 +276,8 @@ TEST_CASE("a length that lies about its sample is told to all, and planned with 
 }
 
 // Ranks disagreed on lengths and hung; here one length is altered on one rank.
-TEST_CASE("OpenPipe/ART#840: plans that differ are the same error on all ranks, before an exchange") {
+TEST_CASE(
+    "OpenPipe/ART#840: plans that differ are the same error on all ranks, before an exchange") {
   ledger book;
   const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
     auto mine = lengths;

@@ -4,7 +4,9 @@
 
 #include <dyncp/plan/digest.hpp>
 #include <dyncp/plan/validate.hpp>
+#include <dyncp/runtime/collectives.hpp>
 #include <dyncp/trainer/data_iterator.hpp>
+#include <dyncp/trainer/token_share.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +19,7 @@
 #include <optional>
 #include <ranges>
 #include <set>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -433,7 +436,8 @@ TEST_CASE("sequences that no plan can hold fail the step by name, or are left ou
 }
 
 // verl#6176, EasyR1#11004, tinker-cloud#30: counts of micro-batches came from local samples.
-TEST_CASE("verl#6176, EasyR1#11004: one number of micro-batches on all ranks, however few samples") {
+TEST_CASE(
+    "verl#6176, EasyR1#11004: one number of micro-batches on all ranks, however few samples") {
   for (const std::int64_t n : {1, 2, 3, 5, 9}) {
     const std::vector<std::int64_t> lengths(static_cast<std::size_t>(n), 95);
     const dyncp::problem job = small_job(2);
@@ -519,4 +523,42 @@ TEST_CASE("over a pool: all ranks get the same step, with groups of the pool") {
   for (const auto& [iteration, values] : digests) CHECK(values.size() == 1);
   CHECK(seen.size() == 40);
   for (const auto& [id, n] : seen) CHECK(n == 1);
+}
+
+// Auxiliary losses were summed over the group of the build, not that of the micro-batch.
+TEST_CASE("Megatron-LM#7046: a sum over the group of a micro-batch is that of its own sequences") {
+  const auto lengths = some_lengths(40, 390, 9);
+  const dyncp::problem job = small_job(4);
+  const auto results = run_pool({.ranks = 4}, [&](thread_pool& pool) -> dyncp::result<void> {
+    auto batches = dyncp::make_data_iterator(lengths, planner_of(job), job,
+                                             {.global_batch_size = 10}, make_sample);
+    for (;;) {
+      auto step = batches.next(pool);
+      if (!step) return std::move(step).error();
+      if (!*step) return {};
+      for (std::int32_t m = 0; m < (*step)->num_micro_batches(); ++m) {
+        const auto mb = (*step)->micro_batch(m);
+        if (mb.idle()) continue;
+        // (tokens, tokens * id) of the rows of this rank.
+        std::vector<std::int64_t> sums(2, 0);
+        static_cast<void>(dyncp::cut_share<int>(
+            *mb.params, 0, [&](std::int32_t s, std::int32_t) {
+              sums[0] += 1;
+              sums[1] += mb.params->sequence_ids[static_cast<std::size_t>(s)];
+              return 0;
+            }));
+        auto group = pool.channel(mb.params->group);
+        auto done = dyncp::all_reduce(group, std::span(sums), dyncp::reduction::sum);
+        if (!done) return done;
+        std::vector<std::int64_t> expected(2, 0);
+        for (const std::int64_t id : mb.params->sequence_ids) {
+          const std::int64_t length = lengths[static_cast<std::size_t>(id)];
+          expected[0] += length;
+          expected[1] += length * id;
+        }
+        if (sums != expected) return failed("a reduction over other sequences");
+      }
+    }
+  });
+  CHECK(complaints(results) == "");
 }

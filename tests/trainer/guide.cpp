@@ -10,7 +10,7 @@
 #include <dyncp/trainer/data_iterator.hpp>
 #include <dyncp/trainer/loss.hpp>
 #include <dyncp/trainer/micro_batch_scope.hpp>
-#include <dyncp/trainer/step_message.hpp>
+#include <dyncp/trainer/share_step.hpp>
 #include <dyncp/trainer/token_share.hpp>
 
 #include <doctest/doctest.h>

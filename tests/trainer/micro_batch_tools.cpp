@@ -246,7 +246,8 @@ TEST_CASE("ms-swift#9380, #10085: response sums over ranks are those of sequence
   std::vector<double> expected(5, 0.0);
   for (std::int32_t s = 0; s < 5; ++s) {
     const auto length = static_cast<std::int32_t>(lengths[static_cast<std::size_t>(s)]);
-    for (std::int32_t p = length - 1 - responses[static_cast<std::size_t>(s)]; p < length - 1; ++p) {
+    const std::int32_t first = length - 1 - responses[static_cast<std::size_t>(s)];
+    for (std::int32_t p = first; p < length - 1; ++p) {
       double sum = 0;
       for (std::int64_t v = 0; v < vocabulary; ++v) sum += std::exp(logit(s, p, v));
       expected[static_cast<std::size_t>(s)] += logit(s, p, label(s, p)) - std::log(sum);

@@ -9,6 +9,7 @@
 #include <dyncp/plan/validate.hpp>
 #include <dyncp/trainer/cp_mix.hpp>
 #include <dyncp/trainer/data_iterator.hpp>
+#include <dyncp/trainer/micro_batch_log.hpp>
 #include <dyncp/trainer/pass_plans.hpp>
 #include <dyncp/trainer/relax_mode.hpp>
 
@@ -75,7 +76,8 @@ TEST_CASE("the largest group is the next power of two of context over budget") {
   CHECK(setup->log_prob_max_tokens == 8192);
   for (const auto& [context, tokens, cp] :
        {std::tuple{1, 8192, 1}, {8192, 8192, 1}, {8193, 8193, 1}, {8200, 8192, 2},
-        {16384, 8192, 2}, {16400, 8192, 4}, {24576, 8192, 4}, {65536, 8192, 8}, {65552, 8192, 16}}) {
+        {16384, 8192, 2}, {16400, 8192, 4}, {24576, 8192, 4}, {65536, 8192, 8},
+        {65552, 8192, 16}}) {
     auto o = good;
     o.max_context = context;
     o.max_tokens_per_gpu = tokens;
@@ -260,7 +262,8 @@ TEST_CASE("a line per micro-batch, and a summary that says why cp is always the 
   CHECK(thrown.error().code == errc::callback_failed);
 }
 
-TEST_CASE("verl#6280: two budgets have plans of their own, or share the training plan bit for bit") {
+TEST_CASE(
+    "verl#6280: two budgets have plans of their own, or share the training plan bit for bit") {
   const auto setup = make_relax_setup({.world_size = 8,
                                        .max_context = 800,
                                        .max_tokens_per_gpu = 200,

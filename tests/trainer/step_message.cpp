@@ -3,6 +3,7 @@
 #include "trainer/batches.hpp"
 
 #include <dyncp/trainer/data_iterator.hpp>
+#include <dyncp/trainer/share_step.hpp>
 #include <dyncp/trainer/step_message.hpp>
 #include <dyncp/trainer/step_vote.hpp>
 
@@ -184,8 +185,9 @@ TEST_CASE("the groups of a message are the receiver's own") {
   step.micro_batches[2].ranks = {5, 1};
   for (std::size_t m : {std::size_t{0}, std::size_t{2}}) {
     auto& mb = step.micro_batches[m];
-    mb.layout = *dyncp::pack_layout::make(std::vector<std::int64_t>{8, 8},
-                                          dyncp::layout_kind::zigzag, mb.ranks.size, {.zigzag = true});
+    const std::vector<std::int64_t> both = {8, 8};
+    mb.layout = *dyncp::pack_layout::make(both, dyncp::layout_kind::zigzag, mb.ranks.size,
+                                          {.zigzag = true});
     mb.sequence_ids = {1, 2};
   }
   const auto back = decode(encode(step));

@@ -58,7 +58,7 @@ struct cost_fit {
 
 namespace detail {
 
-/// Least squares with x >= 0 (Lawson and Hanson 1974, chapter 23), for a few columns: min |A x - b|.
+/// min |A x - b| with x >= 0 (Lawson and Hanson 1974, chapter 23), for a few columns.
 /// Columns should be scaled alike. Terminates: each step lowers the residual or the set of columns.
 [[nodiscard]] inline Eigen::VectorXd solve_nonnegative(const Eigen::MatrixXd& a,
                                                        const Eigen::VectorXd& b) {

@@ -29,7 +29,7 @@ inline namespace v0 {
 /// are the JSON keys. With n = tokens / c, s = squares / c, q = squares / tokens:
 ///
 ///   linear    = per_token_s * n
-///   attention = per_square_s * s + per_mean_length_s * q     the second: kernels slow on short rows
+///   attention = per_square_s * s + per_mean_length_s * q    the second: kernels slow on short rows
 ///   hop       = hop_s[link] + hop_per_token_s[link] * n      one ring step of all layers
 ///   exposed   = (c - 1) * (hop - overlap * min(hop, attention / c))
 ///   time      = fixed_s + linear + attention + exposed

@@ -176,7 +176,9 @@ class async_planner {
 
   void start() {
     if (thread_.joinable()) return;
-    const auto started = contain("std::thread", [this] { thread_ = std::thread([this] { run(); }); });
+    const auto started = contain("std::thread", [this] {
+      thread_ = std::thread([this] { run(); });
+    });
     static_cast<void>(started);  // without a thread, `take` plans
   }
 

@@ -4,47 +4,15 @@
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/log_sink.hpp>
 #include <dyncp/core/result.hpp>
-#include <dyncp/core/try.hpp>
 #include <dyncp/runtime/plan_layout.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 namespace dyncp {
 inline namespace v0 {
-
-/// A line per micro-batch of a plan, all its groups together: CP sizes, sequences, real tokens.
-/// Errors: callback_failed when the sink throws.
-[[nodiscard]] inline result<void> log_micro_batches(const plan_layout& layout,
-                                                    std::int64_t iteration, const log_sink& sink) {
-  if (!sink) return {};
-  std::vector<std::map<std::int32_t, std::int32_t>> groups(
-      static_cast<std::size_t>(layout.num_micro_batches()));
-  std::vector<std::int64_t> sequences(groups.size(), 0);
-  std::vector<std::int64_t> tokens(groups.size(), 0);
-  for (const placed_pack& p : layout.packs()) {
-    const auto m = static_cast<std::size_t>(p.micro_batch);
-    groups[m][p.ranks.size] += 1;
-    sequences[m] += static_cast<std::int64_t>(p.sequences.size());
-    tokens[m] += p.layout.cu().real.back();
-  }
-  for (std::size_t m = 0; m < groups.size(); ++m) {
-    std::string sizes;
-    for (const auto& [cp, count] : groups[m]) {
-      sizes += (sizes.empty() ? "" : ", ") + ("cp " + std::to_string(cp)) + " x " +
-               std::to_string(count);
-    }
-    DYNCP_TRY(log_to(sink, log_level::info, "dynamic_cp",
-                     "iteration " + std::to_string(iteration) + " micro-batch " +
-                         std::to_string(m) + ": " + (sizes.empty() ? "idle" : sizes) + ", " +
-                         std::to_string(sequences[m]) + " sequences, " +
-                         std::to_string(tokens[m]) + " tokens"));
-  }
-  return {};
-}
 
 /// Which CP sizes the plans of a run used, and why: for the question that every user asks first,
 /// why it is always 1, or always the largest. A value; belongs to one thread.
@@ -83,7 +51,8 @@ class cp_mix {
     for (const auto& [cp, u] : sizes_) all += u.tokens;
     std::string out;
     for (const auto& [cp, u] : sizes_) {
-      const auto share = all > 0 ? static_cast<std::int64_t>((200 * u.tokens + all) / (2 * all)) : 0;
+      const auto share =
+          all > 0 ? static_cast<std::int64_t>((200 * u.tokens + all) / (2 * all)) : 0;
       out += (out.empty() ? "cp " : "; cp ") + std::to_string(cp) + ": " +
              std::to_string(u.packs) + " packs, " + std::to_string(u.sequences) + " sequences, " +
              std::to_string(share) + " % of tokens";

@@ -3,97 +3,48 @@
 
 #include <dyncp/core/contain.hpp>
 #include <dyncp/core/error.hpp>
-#include <dyncp/core/log_sink.hpp>
-#include <dyncp/core/padding.hpp>
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
-#include <dyncp/packers/plan_hint.hpp>
 #include <dyncp/plan/digest.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/planner/async_planner.hpp>
 #include <dyncp/planner/planner.hpp>
-#include <dyncp/problem/limits.hpp>
-#include <dyncp/problem/parallel_spec.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_handle.hpp>
 #include <dyncp/runtime/group_pool.hpp>
-#include <dyncp/runtime/message.hpp>
 #include <dyncp/runtime/packed_seq_params.hpp>
 #include <dyncp/runtime/plan_layout.hpp>
-#include <dyncp/thd/layout_kind.hpp>
+#include <dyncp/trainer/data_options.hpp>
 #include <dyncp/trainer/length_probe.hpp>
 #include <dyncp/trainer/listed_source.hpp>
+#include <dyncp/trainer/lone_channel.hpp>
+#include <dyncp/trainer/micro_batch_log.hpp>
+#include <dyncp/trainer/plan_source.hpp>
+#include <dyncp/trainer/sample_codec.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
 #include <dyncp/trainer/step_vote.hpp>
 #include <dyncp/trainer/training_step.hpp>
+#include <dyncp/trainer/unfit.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
-#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace dyncp {
 inline namespace v0 {
-
-/// How far a data iterator is: to be kept with a checkpoint, and given to the next one as `start`.
-struct data_position {
-  std::int64_t iteration = 0;  ///< the next one
-  std::int64_t taken = 0;      ///< elements of this process's range in the iterations before it
-
-  friend bool operator==(const data_position&, const data_position&) = default;
-};
-
-struct data_iterator_options {
-  std::int64_t global_batch_size = 0;  ///< samples per iteration, over all ranks
-  bool drop_last = false;              ///< leave a short batch at the end out
-  /// Leave out sequences that no plan can hold (length below one, or too long for the largest
-  /// group) instead of failing; the step names them.
-  bool drop_unfit = false;
-  std::int32_t ahead = 1;              ///< iterations planned ahead; 0: `next` plans
-  bool warm_start = false;             ///< plans start from the hint of the plan before
-  std::int32_t rank = -1;              ///< of the DPxCP domain; -1: that of the channel
-  layout_kind layout = layout_kind::zigzag;
-  data_position start = {};
-  log_sink log = {};                   ///< a line per micro-batch of this rank
-};
-
-/// Counts of a data iterator since it was made.
-struct data_iterator_report {
-  std::int64_t steps = 0;
-  std::int64_t failures = 0;     ///< calls of `next` that returned an error
-  std::int64_t dropped = 0;      ///< sequences left out
-  double plan_wait_s = 0;        ///< what the trainer waited for plans
-  double last_plan_wait_s = 0;
-  double planning_s = 0;         ///< what planning took, on any thread
-  std::int64_t probe_bytes = 0;
-  std::int64_t rerouted_bytes = 0;
-};
-
-/// The channel of a process that is alone: it plans for `options.rank` and talks to nobody.
-class lone_channel {
- public:
-  [[nodiscard]] std::int32_t rank() const noexcept { return 0; }
-  [[nodiscard]] std::int32_t size() const noexcept { return 1; }
-  [[nodiscard]] result<void> exchange_host(std::span<const outgoing> out,
-                                           std::span<const incoming> in) const {
-    if (out.empty() && in.empty()) return {};
-    return make_error(errc::invalid_argument, "a message in a channel of one member");
-  }
-};
 
 /// Turns a range of samples into iterations of packed micro-batches, one plan for each.
 ///
@@ -121,11 +72,11 @@ class lone_channel {
 ///
 /// `next` is collective over the channel, or the pool: every member calls it equally often. Before
 /// a step is yielded its members compare iteration and digest of problem, cost and plan, in one
-/// small all-gather (four where lengths are probed); so plans that differ, a range or loader that throws, a length that lies, and a
-/// member that is late or dead give every member the same error, and no step. What was read stays:
-/// the next call goes on where this one failed, with a new pool if the old one is poisoned, and
-/// yields each sample once. A step is done when the call after it succeeds; `again` yields it once
-/// more, after a failure in training.
+/// small all-gather (four where lengths are probed); so plans that differ, a range or loader that
+/// throws, a length that lies, and a member that is late or dead give every member the same error,
+/// and no step. What was read stays: the next call goes on where this one failed, with a new pool
+/// if the old one is poisoned, and yields each sample once. A step is done when the call after it
+/// succeeds; `again` yields it once more, after a failure in training.
 ///
 /// Which processes need an iterator: one per DPxCP rank where samples are read (tensor rank 0 of
 /// the first stage). Others are told by `share_step`, or run one without loader on a channel that
@@ -141,9 +92,7 @@ class data_iterator {
 
   data_iterator(Source source, Planner planner, problem base, data_iterator_options options)
       : source_(std::move(source)), base_(std::move(base)), options_(std::move(options)),
-        planner_(std::make_unique<async_planner<Planner>>(
-            std::move(planner), async_planner_options{std::max(0, options_.ahead) + 1,
-                                                      options_.warm_start})),
+        plans_(std::move(planner), options_.ahead, options_.warm_start),
         position_(options_.start) {
     base_.sequences.clear();
     source_.skip(options_.start.taken);
@@ -195,9 +144,9 @@ class data_iterator {
 
   [[nodiscard]] data_iterator_report report() const {
     data_iterator_report out = report_;
-    const async_planner_report plans = planner_->report();
-    out.plan_wait_s += plans.waited_s;
-    out.planning_s += plans.planning_s;
+    out.plan_wait_s = plans_.waited_s();
+    out.last_plan_wait_s = plans_.last_wait_s();
+    out.planning_s = plans_.planning_s();
     return out;
   }
 
@@ -209,10 +158,10 @@ class data_iterator {
     std::int64_t iteration = 0;
     batch_type batch;
     bool complete = false;
-    bool submitted = false;
     bool checked = false;              // sequences that do not fit were looked for
     std::optional<error> fill_error;   // of reading ahead: belongs to this iteration
     std::optional<planned> plan;
+    double wait_s = 0;                 // for the plan
     std::vector<sequence> dropped;
     std::shared_ptr<const detail::step_data<sample_type>> made;  // of a step to yield again
   };
@@ -289,27 +238,12 @@ class data_iterator {
       return first_failure(channel, position_.iteration, static_cast<std::int32_t>(m),
                            options ? nullptr : &options.error());
     }
-    step_vote first = votes[0];
-    for (const step_vote& v : votes) {
-      if (v.batch_size != first.batch_size) {
-        return error{errc::mismatch, "global batch sizes differ: " + std::to_string(v.batch_size) +
-                     " and " + std::to_string(first.batch_size), v.batch_size, first.batch_size,
-                     "give every rank the same data_iterator_options::global_batch_size"};
-      }
-      first.iteration = std::min(first.iteration, v.iteration);
-      first.lowest = std::max(first.lowest, v.lowest);
-      first.unread = std::min(first.unread, v.unread);
-    }
-    if (first.lowest > first.iteration) {
-      return error{errc::mismatch, "one rank needs iteration " + std::to_string(first.iteration) +
-                   ", another one cannot go back before " + std::to_string(first.lowest),
-                   first.iteration, first.lowest,
-                   "restart all ranks from positions of the same iteration"};
-    }
-    if (position_.iteration > first.iteration) roll_back();
+    auto place = meeting_place(votes);
+    if (!place) return std::move(place).error();
+    if (position_.iteration > place->iteration) roll_back();
     if constexpr (Source::collective) {
       for (pending& p : pending_) {
-        if (p.iteration < first.unread || !p.complete) continue;
+        if (p.iteration < place->unread || !p.complete) continue;
         reset_plan(p);
         p.complete = false;
         p.checked = false;
@@ -367,9 +301,8 @@ class data_iterator {
       }
       if (nothing_in(p)) break;
       leave_out(p);
-      if (!p.submitted && !p.plan && !p.made && options_.ahead > 0 &&
-          !p.batch.sequences.empty()) {
-        p.submitted = planner_->submit(p.iteration, problem_of(p));
+      if (!p.plan && !p.made && !p.batch.sequences.empty()) {
+        plans_.prepare(p.iteration, problem_of(p));
       }
     }
     return {};
@@ -402,40 +335,11 @@ class data_iterator {
         discarded_.erase(found);
       }
     }
-    if (options_.drop_unfit) mark_unfit(batch, gone);
+    if (options_.drop_unfit) {
+      const std::vector<bool> unfit = unfit_sequences(base_, batch);
+      for (std::size_t i = 0; i < batch.size(); ++i) gone[i] = gone[i] || unfit[i];
+    }
     if (std::find(gone.begin(), gone.end(), true) != gone.end()) take_out(p, gone);
-  }
-
-  /// Sequences that share an atom stay or go together.
-  void mark_unfit(const std::vector<sequence>& batch, std::vector<bool>& gone) const {
-    const std::vector<std::int32_t> sizes = allowed_cp_sizes(base_.parallel);
-    std::map<std::int64_t, std::vector<std::size_t>> atoms;
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (gone[i]) continue;
-      if (batch[i].atom >= 0) {
-        atoms[batch[i].atom].push_back(i);
-      } else {
-        gone[i] = !fit({&i, 1}, batch, sizes);
-      }
-    }
-    for (const auto& [atom, members] : atoms) {
-      if (fit(members, batch, sizes)) continue;
-      for (const std::size_t i : members) gone[i] = true;
-    }
-  }
-
-  [[nodiscard]] bool fit(std::span<const std::size_t> members, const std::vector<sequence>& batch,
-                         const std::vector<std::int32_t>& sizes) const {
-    for (const std::size_t i : members) {
-      if (batch[i].length < 1 || batch[i].length > max_pack_tokens) return false;
-    }
-    return std::any_of(sizes.begin(), sizes.end(), [&](std::int32_t c) {
-      std::int64_t tokens = 0;
-      for (const std::size_t i : members) {
-        tokens += padded_length(batch[i].length, alignment(base_.padding, c));
-      }
-      return padded_pack_tokens(base_.padding, c, tokens) <= pack_capacity(base_, c);
-    });
   }
 
   void take_out(pending& p, const std::vector<bool>& gone) {
@@ -450,20 +354,16 @@ class data_iterator {
   void reset_plan(pending& p) {
     p.plan.reset();
     p.made.reset();
-    if (!p.submitted) return;
-    forget_plans();
+    if (plans_.asked(p.iteration)) forget_plans();
   }
   void forget_plans() {
-    planner_->cancel();
-    hint_ = {};
-    for (pending& p : pending_) {
-      if (p.submitted || options_.warm_start) p.plan.reset();
-      p.submitted = false;
-    }
+    plans_.cancel();
+    if (!options_.warm_start) return;
+    for (pending& p : pending_) p.plan.reset();
   }
 
   [[nodiscard]] result<void> make_plan(pending& p) {
-    report_.last_plan_wait_s = 0;
+    p.wait_s = 0;
     if (p.plan) return {};
     if (p.batch.sequences.empty()) {
       // All of it was left out: a step without micro-batches.
@@ -473,37 +373,15 @@ class data_iterator {
       p.plan->plan.padding = base_.padding;
       return {};
     }
-    if (options_.ahead <= 0) return plan_here(p);
-    if (!p.submitted) p.submitted = planner_->submit(p.iteration, problem_of(p));
-    if (!p.submitted) {
-      forget_plans();  // plans of later iterations fill the queue
-      p.submitted = planner_->submit(p.iteration, problem_of(p));
-    }
-    auto made = planner_->take(p.iteration);
-    report_.last_plan_wait_s = planner_->report().last_wait_s;
-    p.submitted = false;
+    auto made = plans_.get(p.iteration, problem_of(p));
     if (!made) return std::move(made).error();
     p.plan = std::move(*made);
-    return {};
-  }
-
-  [[nodiscard]] result<void> plan_here(pending& p) {
-    const auto begin = std::chrono::steady_clock::now();
-    auto made = contain("the planner", [&] {
-      return planner_->planner().plan(problem_of(p), options_.warm_start ? hint_ : plan_hint{});
-    });
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    report_.last_plan_wait_s = took.count();
-    report_.plan_wait_s += took.count();
-    report_.planning_s += took.count();
-    if (!made) return std::move(made).error();
-    hint_ = made->hint;
-    p.plan = std::move(*made);
+    p.wait_s = plans_.last_wait_s();
     return {};
   }
 
   [[nodiscard]] std::uint64_t digest_of(const problem& prob, const plan& p) const {
-    const auto& cost = planner_->planner().cost();
+    const auto& cost = plans_.planner().cost();
     if constexpr (digestible_cost<std::remove_cvref_t<decltype(cost)>>) {
       return digest(prob, cost, p);
     } else {
@@ -524,35 +402,19 @@ class data_iterator {
     detail::step_data<sample_type>& data = *out.data;
     data.metadata = make_step_metadata(data.layout, rank, p.iteration, out.digest);
     data.dropped = p.dropped;
-    data.costs.plan_wait_s = report_.last_plan_wait_s;
+    data.costs.plan_wait_s = p.wait_s;
     data.sample_begin.push_back(0);
     for (std::int32_t m = 0; m < data.metadata.num_micro_batches(); ++m) {
       auto params = contain("the function that gives groups",
                             [&] { return bind(data.metadata, m, group_of); });
       if (!params) return std::move(params).error();
-      DYNCP_TRY(log_micro_batch(p.iteration, m, *params));
+      DYNCP_TRY(log_micro_batch(data.metadata, m, options_.log));
       data.sample_begin.push_back(data.sample_begin.back() +
                                   (*params ? (*params)->sequence_ids.size() : 0));
       data.params.push_back(std::move(*params));
     }
     if (p.made && !Source::collective) return {};
     return source_.load(p.batch, data.layout, rank, correction);
-  }
-
-  [[nodiscard]] result<void> log_micro_batch(std::int64_t iteration, std::int32_t m,
-                                             const std::optional<packed_seq_params>& params) const {
-    if (!options_.log) return {};
-    std::string text = "iteration " + std::to_string(iteration) + " micro-batch " +
-                       std::to_string(m) + ": ";
-    if (!params) {
-      text += "idle";
-    } else {
-      text += "cp " + std::to_string(params->cp_size()) + ", " +
-              std::to_string(params->sequence_ids.size()) + " sequences, " +
-              std::to_string(params->cu().real.back()) + " tokens, " +
-              std::to_string(params->local_tokens()) + " rows a rank";
-    }
-    return log_to(options_.log, log_level::info, "data_iterator", text);
   }
 
   /// The members' vote: true if all do the same now, false if they only met. On a failure applies
@@ -630,12 +492,11 @@ class data_iterator {
   Source source_;
   problem base_;
   data_iterator_options options_;
-  std::unique_ptr<async_planner<Planner>> planner_;
+  plan_source<Planner> plans_;
   std::deque<pending> pending_;      // from position_.iteration on
   std::optional<pending> previous_;  // the last step that was yielded
   data_position position_;
   std::vector<std::int64_t> discarded_;
-  plan_hint hint_;                   // of plans made without a thread
   bool in_step_ = false;             // all members are known to be at the same place
   data_iterator_report report_;
 };

@@ -10,19 +10,16 @@
 #include <dyncp/runtime/plan_layout.hpp>
 #include <dyncp/trainer/listed_source.hpp>
 #include <dyncp/trainer/range_cursor.hpp>
+#include <dyncp/trainer/sample_codec.hpp>
 #include <dyncp/trainer/step_vote.hpp>
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <optional>
 #include <ranges>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,46 +32,6 @@ struct probed_sample {
   sequence what;
   std::vector<std::int64_t> shape = {};  ///< at most `probe_options::shape_words`
 };
-
-/// How whole samples travel between ranks as bytes. `bytes` is asked for once, by the owner.
-template <class Codec, class Sample>
-concept sample_codec = requires(const Codec& c, const Sample& s, std::byte* to,
-                                std::span<const std::byte> from) {
-  { c.bytes(s) } -> std::convertible_to<std::int64_t>;
-  c.pack(s, to);                                  // writes bytes(s) bytes
-  { c.unpack(from) } -> std::convertible_to<result<Sample>>;
-};
-
-/// The codec of a contiguous range of plain numbers, a vector of token ids, say.
-struct plain_codec {
-  template <std::ranges::contiguous_range Sample>
-    requires std::ranges::sized_range<const Sample> &&
-             std::is_trivially_copyable_v<std::ranges::range_value_t<Sample>>
-  [[nodiscard]] std::int64_t bytes(const Sample& s) const {
-    return static_cast<std::int64_t>(std::ranges::size(s) *
-                                     sizeof(std::ranges::range_value_t<Sample>));
-  }
-  template <std::ranges::contiguous_range Sample>
-  void pack(const Sample& s, std::byte* to) const {
-    if (std::ranges::size(s) == 0) return;
-    std::memcpy(to, std::ranges::data(s), static_cast<std::size_t>(bytes(s)));
-  }
-  /// Becomes any contiguous range that can be made with a number of elements.
-  struct bytes_of {
-    std::span<const std::byte> from;
-    template <std::ranges::contiguous_range Sample>
-      requires std::constructible_from<Sample, std::size_t>
-    operator result<Sample>() const {
-      Sample out(from.size() / sizeof(std::ranges::range_value_t<Sample>));
-      if (!from.empty()) std::memcpy(std::ranges::data(out), from.data(), from.size());
-      return out;
-    }
-  };
-  [[nodiscard]] bytes_of unpack(std::span<const std::byte> from) const { return {from}; }
-};
-
-/// The largest sample that travels: 2^40 bytes, so that sums over a batch stay within 63 bits.
-inline constexpr std::int64_t max_sample_bytes = std::int64_t{1} << 40;
 
 struct probe_options {
   std::int32_t shape_words = 0;  ///< words of shape that travel with each length
@@ -90,8 +47,8 @@ struct probe_options {
 /// which its receivers check what its owner found. Samples are copyable: the owner keeps its own
 /// until the step after the one that they are in.
 ///
-/// The order over all batches is that of one list dealt out to the ranks in turn, so shards of equal
-/// size end together; when some end earlier, batches become shorter. Bytes:
+/// The order over all batches is that of one list dealt out to the ranks in turn, so shards of
+/// equal size end together; when some end earlier, batches become shorter. Bytes:
 /// (5 + B/R * (4 + shape_words)) * 8 per rank for the all-gather, sample bytes once per other rank
 /// that works on it.
 template <std::ranges::input_range Range, class Probe, class Codec, class Length>

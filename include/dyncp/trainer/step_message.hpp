@@ -5,10 +5,10 @@
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
-#include <dyncp/runtime/collectives.hpp>
 #include <dyncp/thd/cu_seqlens.hpp>
 #include <dyncp/thd/layout_kind.hpp>
 #include <dyncp/thd/pack_layout.hpp>
+#include <dyncp/trainer/message_words.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
 
 #include <bit>
@@ -52,34 +52,6 @@ namespace detail {
 
 enum class message_kind : std::int64_t { step = 0, end = 1, failure = 2 };
 
-inline void put_text(std::vector<std::int64_t>& words, const std::string& text) {
-  for (std::size_t i = 0; i < text.size(); i += 8) {
-    std::uint64_t word = 0;
-    for (std::size_t j = i; j < text.size() && j < i + 8; ++j) {
-      word |= static_cast<std::uint64_t>(static_cast<unsigned char>(text[j])) << (8 * (j - i));
-    }
-    words.push_back(std::bit_cast<std::int64_t>(word));
-  }
-}
-
-[[nodiscard]] inline std::string get_text(std::span<const std::int64_t> words, std::size_t bytes) {
-  std::string text;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    const auto word = std::bit_cast<std::uint64_t>(words[i / 8]);
-    text.push_back(static_cast<char>(static_cast<unsigned char>(word >> (8 * (i % 8)) & 0xff)));
-  }
-  return text;
-}
-
-inline void put_int128(std::vector<std::int64_t>& words, int128 value) {
-  words.push_back(static_cast<std::int64_t>(static_cast<std::uint64_t>(value)));
-  words.push_back(static_cast<std::int64_t>(value >> 64));
-}
-
-[[nodiscard]] inline int128 get_int128(std::int64_t low, std::int64_t high) noexcept {
-  return int128{high} * (int128{1} << 64) + static_cast<std::uint64_t>(low);
-}
-
 [[nodiscard]] inline std::vector<std::int64_t> message_head(message_kind kind,
                                                             std::int64_t iteration) {
   return {0, step_message_tag, static_cast<std::int64_t>(kind), iteration};
@@ -89,54 +61,6 @@ inline void put_int128(std::vector<std::int64_t>& words, int128 value) {
   words[0] = static_cast<std::int64_t>(words.size());
   return words;
 }
-
-/// Walks the words of a message; every read is checked, errors name the word.
-class message_reader {
- public:
-  explicit message_reader(std::span<const std::int64_t> words) : words_(words) {}
-
-  [[nodiscard]] std::size_t at() const noexcept { return at_; }
-  [[nodiscard]] std::int64_t left() const noexcept {
-    return static_cast<std::int64_t>(words_.size() - at_);
-  }
-
-  [[nodiscard]] error fail(const std::string& what, std::int64_t value,
-                           std::int64_t limit) const {
-    return error{errc::parse_error, "step message, word " + std::to_string(at_ == 0 ? 0 : at_ - 1) +
-                 ": " + what + " is " + std::to_string(value), value, limit,
-                 "send the words of `encode` whole, from a program of the same version"};
-  }
-
-  /// The next word, in low .. high.
-  [[nodiscard]] result<std::int64_t> word(const char* what, std::int64_t low, std::int64_t high) {
-    if (left() < 1) {
-      return error{errc::parse_error, "step message ends at word " + std::to_string(at_) +
-                   ", before " + what, static_cast<std::int64_t>(words_.size()),
-                   static_cast<std::int64_t>(at_) + 1, "send the words of `encode` whole"};
-    }
-    const std::int64_t value = words_[at_++];
-    if (value < low || value > high) return fail(what, value, value < low ? low : high);
-    return value;
-  }
-  [[nodiscard]] result<std::int64_t> any(const char* what) {
-    return word(what, std::numeric_limits<std::int64_t>::min(),
-                std::numeric_limits<std::int64_t>::max());
-  }
-  /// The next `count` words.
-  [[nodiscard]] result<std::span<const std::int64_t>> words(const char* what, std::int64_t count) {
-    if (count > left()) {
-      return error{errc::parse_error, "step message ends inside " + std::string(what), left(),
-                   count, "send the words of `encode` whole"};
-    }
-    const auto part = words_.subspan(at_, static_cast<std::size_t>(count));
-    at_ += static_cast<std::size_t>(count);
-    return part;
-  }
-
- private:
-  std::span<const std::int64_t> words_;
-  std::size_t at_ = 0;
-};
 
 [[nodiscard]] inline result<std::vector<std::int32_t>> read_sums(message_reader& in,
                                                                  const char* what,
@@ -357,46 +281,6 @@ struct carried_failure {
   if (in.left() != 0) return in.fail("the number of words too many", in.left(), 0);
   if (failure) return std::move(*failure);
   return step;
-}
-
-/// Sends the words of member `root` to all members of `channel`: their number, then the words.
-/// `words` is read on the root alone; everyone gets them back. Collective.
-template <host_channel C>
-[[nodiscard]] result<std::vector<std::int64_t>> broadcast_words(C& channel,
-                                                                std::vector<std::int64_t> words,
-                                                                std::int32_t root) {
-  std::int64_t count = static_cast<std::int64_t>(words.size());
-  DYNCP_TRY(broadcast(channel, std::as_writable_bytes(std::span<std::int64_t>(&count, 1)), root));
-  words.resize(static_cast<std::size_t>(count));
-  DYNCP_TRY(broadcast(channel, std::as_writable_bytes(std::span<std::int64_t>(words)), root));
-  return words;
-}
-
-/// Tells the other stages and tensor ranks of a rank what its data-holding process knows: a step,
-/// the end, or the error that all of them return then. `channel` connects the pp * tp processes of
-/// one rank of the DPxCP domain; `mine` is read on `root` alone. Collective.
-///
-/// Every member returns the same. Errors: the root's; parse_error; those of the fabric.
-///
-///   // tensor rank 0 of the first stage:
-///   auto step = batches.next(pool);
-///   auto known = dyncp::share_step(model_parallel, dyncp::metadata_of(step), 0);
-///   // everyone else:
-///   auto known = dyncp::share_step(model_parallel, {}, 0);
-template <host_channel C>
-[[nodiscard]] result<std::optional<step_metadata>> share_step(
-    C& channel, const result<std::optional<step_metadata>>& mine, std::int32_t root) {
-  std::vector<std::int64_t> words;
-  if (channel.rank() == root) {
-    if (!mine) {
-      words = encode_failure(0, mine.error());
-    } else {
-      words = *mine ? encode(**mine) : encode_end(0);
-    }
-  }
-  auto all = broadcast_words(channel, std::move(words), root);
-  if (!all) return std::move(all).error();
-  return decode(*all);
 }
 
 }  // namespace v0

@@ -4,8 +4,10 @@
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/runtime/collectives.hpp>
+#include <dyncp/trainer/share_step.hpp>
 #include <dyncp/trainer/step_message.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -76,6 +78,31 @@ template <host_channel C>
   auto all = all_gather_value(channel, mine);
   if (!all) return step_aborted(mine.iteration, all.error());
   return all;
+}
+
+/// Where members meet that failed at different places: `iteration`, the earliest that one of them
+/// still needs, and `unread`, the earliest whose lengths one of them lacks. The same on every
+/// member. Requires one vote or more. Errors: mismatch for batch sizes that differ, and for a
+/// member that cannot go back that far.
+[[nodiscard]] inline result<step_vote> meeting_place(std::span<const step_vote> votes) {
+  step_vote place = votes[0];
+  for (const step_vote& v : votes) {
+    if (v.batch_size != place.batch_size) {
+      return error{errc::mismatch, "global batch sizes differ: " + std::to_string(v.batch_size) +
+                   " and " + std::to_string(place.batch_size), v.batch_size, place.batch_size,
+                   "give every rank the same data_iterator_options::global_batch_size"};
+    }
+    place.iteration = std::min(place.iteration, v.iteration);
+    place.lowest = std::max(place.lowest, v.lowest);
+    place.unread = std::min(place.unread, v.unread);
+  }
+  if (place.lowest > place.iteration) {
+    return error{errc::mismatch, "one rank needs iteration " + std::to_string(place.iteration) +
+                 ", another one cannot go back before " + std::to_string(place.lowest),
+                 place.iteration, place.lowest,
+                 "restart all ranks from positions of the same iteration"};
+  }
+  return place;
 }
 
 /// What the votes come to, the same on every member: success if all are about to do the same.

@@ -46,8 +46,9 @@ namespace detail {
 template <class Samples>
 [[nodiscard]] result<void> check_samples(const packed_seq_params& params, const Samples& samples) {
   if (samples.size() != params.sequence_ids.size()) {
-    return error{errc::invalid_argument, std::to_string(samples.size()) + " samples for a pack of " +
-                 std::to_string(params.sequence_ids.size()) + " sequences",
+    return error{errc::invalid_argument, std::to_string(samples.size()) +
+                 " samples for a pack of " + std::to_string(params.sequence_ids.size()) +
+                 " sequences",
                  static_cast<std::int64_t>(samples.size()),
                  static_cast<std::int64_t>(params.sequence_ids.size()),
                  "give the samples of this micro-batch, whole and in THD order"};
