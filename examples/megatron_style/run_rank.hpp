@@ -12,7 +12,7 @@
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/trainer/data_iterator.hpp>
-#include <dyncp/trainer/step_message.hpp>
+#include <dyncp/trainer/share_step.hpp>
 
 #include <algorithm>
 #include <cmath>
