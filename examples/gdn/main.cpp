@@ -8,7 +8,11 @@
 #include <cstdint>
 #include <string>
 
-int main() {
+int main(int argc, char**) {
+  if (argc > 1) {
+    fmt::print(stderr, "usage: gdn: compares the layer on many ranks with one; no options\n");
+    return 2;
+  }
   gdn::run_options options;
   // Two long sequences that need all ranks, some that need a few, many short ones, one of a token.
   options.lengths = {500, 300, 180, 120, 90, 70, 33, 17, 40, 5, 1, 64, 28, 12, 9, 3};

@@ -27,9 +27,13 @@ std::string describe(const world_shape& w) {
 std::string cp_mix(const dyncp::plan_statistics& plan) {
   std::string text;
   for (const dyncp::cp_usage& u : plan.cp_mix) {
-    text += fmt::format("{}{}x{}", text.empty() ? "" : " ", u.cp, u.packs);
+    text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", u.packs, u.cp);
   }
   return text;
+}
+
+std::string range_of(std::int32_t least, std::int32_t most) {
+  return least == most ? std::to_string(least) : fmt::format("{}..{}", least, most);
 }
 
 template <class T>
@@ -55,7 +59,7 @@ int compare_with_dense(const demo_options& demo, run_options options) {
     std::map<std::int32_t, int> counts;
     for (const step_result& s : run.steps) ++counts[s.plan.micro_batches];
     table.add({std::string(name_of(who)),
-               fmt::format("{}..{}", counts.begin()->first, counts.rbegin()->first),
+               range_of(counts.begin()->first, counts.rbegin()->first),
                fmt::format("{:.6f}", run.steps.back().report.loss),
                fmt::format("{:.1e}", worst.loss), fmt::format("{:.1e}", worst.gradient),
                equal ? "equal" : "DIFFERENT"});
@@ -126,28 +130,26 @@ int show_race(const demo_options& demo) {
   constexpr double margin = 0.05;
   const std::vector<race_entry> entries = race(demo, 2);
   const double slowest = entries.front().best.report.makespan_s;
-  dyncp::text_table times({"scheduler", "M", "CP sizes", "simulated ms", "virtual ms", "speedup",
-                           "bubble", "pipeline wait ms", "group wait ms"});
-  dyncp::text_table bytes(
-      {"scheduler", "ring KiB", "pipeline KiB", "gradient KiB", "planner wait ms"});
+  dyncp::text_table times({"scheduler", "micro-batches", "packs of CP size", "simulated ms",
+                           "virtual ms", "speedup"});
+  dyncp::text_table costs({"scheduler", "bubble", "pipeline wait ms", "group wait ms",
+                           "planner wait ms", "ring KiB", "pipeline KiB", "gradient KiB"});
   for (const race_entry& e : entries) {
     const step_report& r = e.best.report;
     const std::string name(name_of(e.who));
     const auto kib = [](std::int64_t b) { return fmt::format("{:.0f}", double(b) / 1024.0); };
+    const auto ms = [](double s) { return fmt::format("{:.2f}", 1e3 * s); };
     times.add({name, std::to_string(e.best.plan.micro_batches), cp_mix(e.best.plan),
-               fmt::format("{:.2f}", 1e3 * e.best.plan.makespan_s),
-               fmt::format("{:.2f}", 1e3 * r.makespan_s),
-               fmt::format("{:.2f}x", slowest / r.makespan_s),
-               fmt::format("{:.0f} %", 100.0 * (1.0 - r.busy_share)),
-               fmt::format("{:.2f}", 1e3 * r.pipeline_wait_s),
-               fmt::format("{:.2f}", 1e3 * r.group_wait_s)});
-    bytes.add({name, kib(r.ring_bytes), kib(r.pipeline_bytes), kib(r.gradient_bytes),
-               fmt::format("{:.2f}", 1e3 * e.best.plan_wait_s)});
+               ms(e.best.plan.makespan_s), ms(r.makespan_s),
+               fmt::format("{:.2f}x", slowest / r.makespan_s)});
+    costs.add({name, fmt::format("{:.0f} %", 100.0 * r.bubble_share()), ms(r.pipeline_wait_s),
+               ms(r.group_wait_s), ms(e.best.plan_wait_s), kib(r.ring_bytes),
+               kib(r.pipeline_bytes), kib(r.gradient_bytes)});
   }
   const bool same = same_order(entries, margin);
   fmt::print("the same {} samples with each scheduler: {}, static CP {}\n", demo.batch,
              describe(demo.world), demo.static_cp);
-  fmt::print("{}\n{}", times.render("  "), bytes.render("  "));
+  fmt::print("{}\n{}", times.render("  "), costs.render("  "));
   fmt::print("  order of simulated times that differ by over {:.0f} %: {}\n\n", 100 * margin,
              same ? "the same in virtual time" : "ANOTHER one in virtual time");
   return same ? 0 : 1;

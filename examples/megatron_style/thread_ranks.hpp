@@ -20,8 +20,8 @@ namespace megatron_style {
 /// Runs `f(world, domain)` on a thread per rank of the job; both are backends of that rank, `world`
 /// for the trainer's own messages, `domain` for the library's in the DPxCP domain of a stage.
 ///
-/// Returns what failed, rank by rank: empty when all is well. A rank that throws leaves, and its
-/// peers get a typed error instead of an answer.
+/// Returns what failed, in the order of the ranks: empty when all is well. A rank that throws
+/// leaves, and its peers get a typed error instead of an answer.
 template <class F>
 [[nodiscard]] std::vector<std::string> run_thread_ranks(const world_shape& shape, F f) {
   using dyncp::cpu::thread_backend;
@@ -44,8 +44,7 @@ template <class F>
         try {
           f(world, domain);
         } catch (const std::exception& e) {
-          failures[static_cast<std::size_t>(rank)] =
-              "rank " + std::to_string(rank) + ": " + e.what();
+          failures[static_cast<std::size_t>(rank)] = e.what();
         }
         // What it sent and nobody took is withdrawn before the memory goes.
         own.leave(at.domain);

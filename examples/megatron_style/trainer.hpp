@@ -39,11 +39,17 @@ struct step_report {
   std::int64_t loss_tokens = 0;
   double makespan_s = 0;
   double busy_share = 0;       ///< of ranks * makespan; the rest is bubble and waits
-  double pipeline_wait_s = 0;  ///< of a rank, mean
-  double group_wait_s = 0;     ///< of a rank, mean
+  double pipeline_wait_s = 0;  ///< of a rank for other stages, mean
+  double group_wait_s = 0;     ///< of a rank for its group, mean
   std::int64_t ring_bytes = 0;
   std::int64_t pipeline_bytes = 0;
   std::int64_t gradient_bytes = 0;
+
+  /// The share of the time that is neither work nor waiting for the group: waiting for other
+  /// stages, and for the last of them at the end.
+  [[nodiscard]] double bubble_share() const noexcept {
+    return makespan_s > 0 ? 1.0 - busy_share - group_wait_s / makespan_s : 0.0;
+  }
 };
 
 /// What the schedule calls: a stage whose operations are timed and counted.

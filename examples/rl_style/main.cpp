@@ -7,11 +7,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
-#include <cstdlib>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace {
@@ -38,8 +39,8 @@ times fastest(const rl_style::run_result& run) {
 int show_parity() {
   rl_style::run_options options;
   const std::vector<rl_style::reference_iteration> alone = rl_style::run_alone(options);
-  dyncp::text_table table({"", "M train", "M log-probs", "log-probs", "advantages", "loss",
-                           "gradients", "p / old p - 1"});
+  dyncp::text_table table({"", "micro-batches", "log-probs", "advantages", "loss", "gradients",
+                           "p / old p - 1"});
   int failed = 0;
   rl_style::iteration_result last;
   for (const bool one_plan : {false, true}) {
@@ -53,17 +54,17 @@ int show_parity() {
       failed += worst <= 1e-10 ? 0 : 1;
       const auto error = [](double e) { return fmt::format("{:.1e}", e); };
       table.add({fmt::format("iteration {}, {}", i, one_plan ? "one plan" : "two budgets"),
-                 std::to_string(last.train_micro_batches),
-                 std::to_string(last.log_prob_micro_batches), error(last.log_prob_error),
+                 fmt::format("{} + {}", last.log_prob_micro_batches, last.train_micro_batches),
+                 error(last.log_prob_error),
                  error(last.advantage_error), error(last.loss_error), error(last.gradient_error),
                  error(last.first_ratio_error)});
     }
   }
   fmt::print(
-      "{} rollouts an iteration, {} ranks, {} tokens a rank in training, {} for the "
-      "log-probabilities\ndeviations from one rank with whole sequences:\n{}",
+      "{} rollouts an iteration on {} ranks; a rank holds {} tokens in the pass for "
+      "log-probabilities, {} in an update\ndeviations from one rank with whole sequences:\n{}",
       options.rollouts.prompts * options.rollouts.answers, options.ranks,
-      options.train_tokens_per_rank, options.log_prob_tokens_per_rank, table.render("  "));
+      options.log_prob_tokens_per_rank, options.train_tokens_per_rank, table.render("  "));
   fmt::print(
       "  {} tokens in the loss; inputs sent whole {:.1f} KiB, split {:.1f} KiB, merged "
       "{:.1f} KiB\n\n",
@@ -88,29 +89,49 @@ int show_gain(double outside) {
     of.push_back(fastest(run));
   }
   const double outside_s = outside * of[0].all_s();
-  const auto gain = [](double before, double after) { return 100.0 * (before / after - 1.0); };
-  fmt::print("{} rollouts, {} ranks; virtual times of static CP {} and Dynamic-CP\n",
-             options.rollouts.prompts * options.rollouts.answers, options.ranks, options.static_cp);
-  fmt::print("  log-probabilities {:.1f} ms, {:.1f} ms: {:+.0f} %\n", 1e3 * of[0].log_prob_s,
-             1e3 * of[1].log_prob_s, gain(of[0].log_prob_s, of[1].log_prob_s));
-  fmt::print("  updates           {:.1f} ms, {:.1f} ms: {:+.0f} %\n", 1e3 * of[0].train_s,
-             1e3 * of[1].train_s, gain(of[0].train_s, of[1].train_s));
-  fmt::print("  end to end, with {:.1f} ms outside: {:+.0f} %\n", 1e3 * outside_s,
-             gain(of[0].all_s() + outside_s, of[1].all_s() + outside_s));
+  dyncp::text_table table({"virtual ms of an iteration",
+                           fmt::format("static CP {}", options.static_cp), "Dynamic-CP", "gain"});
+  const auto add = [&](const char* what, double before_s, double after_s) {
+    table.add({what, fmt::format("{:.1f}", 1e3 * before_s), fmt::format("{:.1f}", 1e3 * after_s),
+               fmt::format("{:+.0f} %", 100.0 * (before_s / after_s - 1.0))});
+  };
+  add("log-probabilities", of[0].log_prob_s, of[1].log_prob_s);
+  add("updates", of[0].train_s, of[1].train_s);
+  add("training", of[0].all_s(), of[1].all_s());
+  add("end to end", of[0].all_s() + outside_s, of[1].all_s() + outside_s);
+  fmt::print("{} rollouts on {} ranks; {:.1f} ms of an iteration are spent outside training\n{}",
+             options.rollouts.prompts * options.rollouts.answers, options.ranks, 1e3 * outside_s,
+             table.render("  "));
   return 0;
+}
+
+constexpr const char* usage =
+    "usage: rl_style [--outside TIMES]\n"
+    "  TIMES: time without training, as a multiple of a step under static CP (1)\n";
+
+double times_of(const std::string& text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || !(value >= 0 && value <= 1e6)) {
+    throw std::invalid_argument("--outside takes a number from 0 to 1000000, not '" + text + "'");
+  }
+  return value;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
+    const std::vector<std::string> words(argv + 1, argv + argc);
     double outside = 1.0;
-    if (argc == 3 && std::string(argv[1]) == "--outside") {
-      outside = std::atof(argv[2]);
-    } else if (argc > 1) {
-      throw std::invalid_argument(
-          "usage: rl_style [--outside TIMES]\n"
-          "  TIMES: time without training, as a multiple of a step under static CP (1)");
+    if (words.size() == 2 && words[0] == "--outside") {
+      outside = times_of(words[1]);
+    } else if (words == std::vector<std::string>{"--help"}) {
+      fmt::print("{}", usage);
+      return 0;
+    } else if (!words.empty()) {
+      throw std::invalid_argument(usage);
     }
     const int failed = show_parity();
     return failed + show_gain(outside) == 0 ? 0 : 1;

@@ -459,13 +459,28 @@ TEST_CASE("options that cannot be are refused") {
   lone_channel alone;
   for (const dyncp::data_iterator_options& bad :
        {dyncp::data_iterator_options{.global_batch_size = 0, .rank = 0},
-        dyncp::data_iterator_options{.global_batch_size = 1, .rank = 2}}) {
+        dyncp::data_iterator_options{.global_batch_size = (std::int64_t{1} << 22) + 1, .rank = 0},
+        dyncp::data_iterator_options{.global_batch_size = 1, .ahead = 2147483647, .rank = 0},
+        dyncp::data_iterator_options{.global_batch_size = 1, .rank = 2},
+        dyncp::data_iterator_options{.global_batch_size = 1, .rank = 0, .start = {-1, 0}},
+        dyncp::data_iterator_options{.global_batch_size = 1, .rank = 0, .start = {0, -1}}}) {
     auto batches = dyncp::make_data_iterator(lengths, planner_of(job), job, bad, make_sample);
     const auto step = batches.next(alone, groups_of(0));
     REQUIRE(!step);
     CHECK(step.error().code == dyncp::errc::invalid_argument);
     CHECK(!step.error().hint.empty());
   }
+  // Nothing is allocated for a batch that nobody can mean.
+  const auto results = run_pool({.ranks = 2}, [&](thread_pool& pool) -> dyncp::result<void> {
+    auto probing = dyncp::make_probed_iterator(std::vector<token_sample>{}, planner_of(job), job,
+                                               {.global_batch_size = std::int64_t{1} << 60},
+                                               probe_sample);
+    const auto step = probing.next(pool);
+    if (step) return failed("a batch of 2^60 samples");
+    if (step.error().code == dyncp::errc::invalid_argument) return {};
+    return step.error();
+  });
+  CHECK(complaints(results) == "");
 }
 
 TEST_CASE("a line per micro-batch goes to the log sink; a sink that throws fails the step") {

@@ -145,6 +145,73 @@ TEST_CASE("a world that is no multiple of tp pp max_cp: the values, and three re
   CHECK(all_numbers(worse.error()).find("tp * pp divides 6") != std::string::npos);
 }
 
+TEST_CASE("remedies for a world size work, whatever padding and sizes are") {
+  const auto number_after = [](const std::string& text, const std::string& words) {
+    const auto at = text.find(words);
+    return at == std::string::npos ? std::int64_t{-1} : std::stoll(text.substr(at + words.size()));
+  };
+  int raised = 0;
+  int lowered = 0;
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    dyncp_test::random rng(seed);
+    auto o = good;
+    o.tp = static_cast<std::int32_t>(rng.between(1, 4));
+    o.pp = static_cast<std::int32_t>(rng.between(1, 3));
+    o.world_size = rng.between(1, 12) * o.tp * o.pp * rng.between(1, 8);
+    o.max_tokens_per_gpu = rng.between(1, 300);
+    o.max_context = rng.between(1, 4000);
+    if (rng.one_in(2)) o.padding.shard_multiple = rng.between(1, 40);
+    if (rng.one_in(2)) o.padding.sequence_parallel = o.tp;
+    const auto got = make_relax_setup(o);
+    if (got || got.error().what.find("a world of") != 0) continue;
+    const std::string& hint = got.error().hint;
+    INFO("seed " << seed << ": " << got.error().what << "; " << hint);
+    auto repaired = o;
+    repaired.max_tokens_per_gpu = number_after(hint, "raise max_tokens_per_gpu to ");
+    if (repaired.max_tokens_per_gpu > 0) {
+      const auto setup = make_relax_setup(repaired);
+      REQUIRE(setup);
+      CHECK(setup->max_cp == number_after(hint, "so that max_cp is "));
+      ++raised;
+    }
+    repaired = o;
+    repaired.max_context = number_after(hint, "lower max_context to ");
+    if (repaired.max_context > 0) {
+      CHECK(make_relax_setup(repaired));
+      ++lowered;
+    }
+    repaired = o;
+    repaired.world_size = number_after(hint, "use ");
+    const auto other = make_relax_setup(repaired);
+    CHECK((other || other.error().what.find("a context of") == 0));
+  }
+  CHECK(raised > 500);
+  CHECK(lowered > 200);
+}
+
+TEST_CASE("sizes beyond all reason are refused by name, not computed with") {
+  constexpr std::int64_t huge = std::int64_t{1} << 62;
+  constexpr std::int32_t wide = (1 << 30) - 1;
+  for (int what = 0; what < 8; ++what) {
+    auto o = good;
+    const char* name = "";
+    switch (what) {
+      case 0: o.world_size = huge; name = "world size"; break;
+      case 1: o.tp = wide; name = "tp"; break;
+      case 2: o.pp = wide; name = "pp"; break;
+      case 3: o.vpp = wide; name = "vpp"; break;
+      case 4: o.max_context = huge; name = "max_context"; break;
+      case 5: o.max_tokens_per_gpu = huge; name = "max_tokens_per_gpu"; break;
+      case 6: o.log_prob_max_tokens_per_gpu = -1; name = "log_prob_max_tokens_per_gpu"; break;
+      default: o.padding.shard_multiple = 0; name = "shard multiple"; break;
+    }
+    const auto got = make_relax_setup(o);
+    REQUIRE(!got);
+    CHECK(got.error().code == errc::invalid_argument);
+    CHECK(got.error().what.find(name) == 0);
+  }
+}
+
 TEST_CASE("a context must fit its group with padding, and under the log-prob budget") {
   auto o = good;
   o.max_context = 404;

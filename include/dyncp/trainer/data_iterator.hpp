@@ -92,7 +92,8 @@ class data_iterator {
 
   data_iterator(Source source, Planner planner, problem base, data_iterator_options options)
       : source_(std::move(source)), base_(std::move(base)), options_(std::move(options)),
-        plans_(std::move(planner), options_.ahead, options_.warm_start),
+        plans_(std::move(planner), std::min(options_.ahead, max_iterations_ahead),
+               options_.warm_start),
         position_(options_.start) {
     base_.sequences.clear();
     source_.skip(options_.start.taken);
@@ -254,10 +255,23 @@ class data_iterator {
   }
 
   [[nodiscard]] result<void> check_options(std::int32_t ranks, std::int32_t rank) const {
-    if (options_.global_batch_size < 1) {
+    const std::int64_t batch_size = options_.global_batch_size;
+    if (batch_size < 1 || batch_size > max_global_batch_size) {
       return error{errc::invalid_argument, "the global batch size is " +
-                   std::to_string(options_.global_batch_size), options_.global_batch_size, 1,
-                   "set data_iterator_options::global_batch_size"};
+                   std::to_string(batch_size), batch_size,
+                   batch_size < 1 ? 1 : max_global_batch_size,
+                   "set data_iterator_options::global_batch_size to a number in 1 .. 2^22"};
+    }
+    if (options_.ahead > max_iterations_ahead) {
+      return error{errc::invalid_argument, std::to_string(options_.ahead) +
+                   " iterations are to be planned ahead", options_.ahead, max_iterations_ahead,
+                   "one or two are enough: their samples' lengths are kept in memory"};
+    }
+    if (options_.start.iteration < 0 || options_.start.taken < 0) {
+      return error{errc::invalid_argument, "the start is iteration " +
+                   std::to_string(options_.start.iteration) + " after " +
+                   std::to_string(options_.start.taken) + " elements", options_.start.taken, 0,
+                   "give what `position()` of an iterator over the same data returned"};
     }
     if (rank < 0 || rank >= base_.parallel.ranks) {
       return error{errc::invalid_argument, "rank " + std::to_string(rank) + " of a domain of " +

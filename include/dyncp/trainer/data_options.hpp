@@ -17,6 +17,11 @@ struct data_position {
   friend bool operator==(const data_position&, const data_position&) = default;
 };
 
+/// Samples of an iteration, at most.
+inline constexpr std::int64_t max_global_batch_size = std::int64_t{1} << 22;
+
+inline constexpr std::int32_t max_iterations_ahead = 4096;
+
 struct data_iterator_options {
   std::int64_t global_batch_size = 0;  ///< samples per iteration, over all ranks
   bool drop_last = false;              ///< leave a short batch at the end out

@@ -11,10 +11,12 @@
 #include <dyncp/planner/planner.hpp>
 #include <dyncp/problem/limits.hpp>
 #include <dyncp/problem/problem.hpp>
+#include <dyncp/problem/sequence.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace dyncp {
@@ -52,6 +54,28 @@ struct relax_setup {
 
 namespace detail {
 
+/// Tokens that each of `cp` ranks needs for a sequence of `context` tokens with its padding.
+[[nodiscard]] constexpr std::int64_t relax_tokens_for(const padding_rule& padding,
+                                                      std::int64_t context,
+                                                      std::int32_t cp) noexcept {
+  const std::int64_t padded = padded_length(context, alignment(padding, cp));
+  return ceil_div(padded_pack_tokens(padding, cp, padded), cp);
+}
+
+/// The longest context that fits, with its padding, the group that follows from it, of at most
+/// `max_cp` ranks of `tokens` tokens; 0 if none does.
+[[nodiscard]] constexpr std::int64_t relax_longest(const padding_rule& padding,
+                                                   std::int64_t tokens,
+                                                   std::int32_t max_cp) noexcept {
+  const std::int64_t per_rank = tokens / padding.shard_multiple * padding.shard_multiple;
+  for (std::int32_t cp = max_cp; cp > 0; cp /= 2) {
+    const std::int64_t align = alignment(padding, cp);
+    const std::int64_t longest = per_rank * cp / align * align;
+    if (longest > 0 && next_power_of_two(ceil_div(longest, tokens)) == cp) return longest;
+  }
+  return 0;
+}
+
 [[nodiscard]] inline error relax_world_size(const relax_options& o, std::int64_t max_cp) {
   const std::int64_t model = std::int64_t{o.tp} * o.pp;
   const std::int64_t unit = model * max_cp;
@@ -62,9 +86,12 @@ namespace detail {
   std::int64_t fits = max_cp / 2;
   while (fits >= 1 && o.world_size % (model * fits) != 0) fits /= 2;
   if (fits >= 1) {
-    hint += "; or raise max_tokens_per_gpu to " + std::to_string(ceil_div(o.max_context, fits)) +
-            ", so that max_cp is " + std::to_string(fits) + "; or lower max_context to " +
-            std::to_string(o.max_tokens_per_gpu * fits);
+    const auto cp = static_cast<std::int32_t>(fits);
+    const std::int64_t tokens = relax_tokens_for(o.padding, o.max_context, cp);
+    const std::int64_t longest = relax_longest(o.padding, o.max_tokens_per_gpu, cp);
+    hint += "; or raise max_tokens_per_gpu to " + std::to_string(tokens) + ", so that max_cp is " +
+            std::to_string(next_power_of_two(ceil_div(o.max_context, tokens)));
+    if (longest > 0) hint += "; or lower max_context to " + std::to_string(longest);
   } else {
     hint += "; or choose tp and pp so that tp * pp divides " + std::to_string(o.world_size) +
             "; or raise max_tokens_per_gpu, or lower max_context, for a smaller max_cp besides";
@@ -80,15 +107,15 @@ namespace detail {
 /// A sequence of the longest context must fit the largest group with its padding.
 [[nodiscard]] inline result<void> relax_context_fits(const relax_options& o, std::int64_t tokens,
                                                      std::int32_t max_cp, const char* budget) {
-  const std::int64_t padded = padded_pack_tokens(
-      o.padding, max_cp, padded_length(o.max_context, alignment(o.padding, max_cp)));
-  if (ceil_div(padded, max_cp) <= tokens) return {};
+  const std::int64_t needed = relax_tokens_for(o.padding, o.max_context, max_cp);
+  if (needed <= tokens) return {};
+  const std::int64_t longest = relax_longest(o.padding, tokens, max_cp);
   return error{errc::invalid_argument, "a context of " + std::to_string(o.max_context) +
-               " tokens, padded to " + std::to_string(padded) + ", exceeds " +
-               std::string(budget) + " = " + std::to_string(tokens) + " on " +
-               std::to_string(max_cp) + " ranks", ceil_div(padded, max_cp), tokens,
-               "raise " + std::string(budget) + " to " + std::to_string(ceil_div(padded, max_cp)) +
-                   " or lower max_context"};
+               " tokens on " + std::to_string(max_cp) + " ranks takes " + std::to_string(needed) +
+               " tokens of each with its padding, over " + std::string(budget) + " = " +
+               std::to_string(tokens), needed, tokens,
+               "raise " + std::string(budget) + " to " + std::to_string(needed) +
+                   (longest > 0 ? " or lower max_context to " + std::to_string(longest) : "")};
 }
 
 }  // namespace detail
@@ -96,9 +123,9 @@ namespace detail {
 /// Checks the options in the order in which Relax does, and derives CP and DP sizes.
 ///
 /// Errors, all invalid_argument: no token budget; no longest context; per-token loss off, since
-/// ranks hold shares of unequal size and a mean of means would weight tokens by them; sizes below
-/// one; a world that is no multiple of tp * pp * max_cp, with the values and three remedies; a
-/// context that does not fit with its padding, or under the log-prob budget.
+/// ranks hold shares of unequal size and a mean of means would weight tokens by them; sizes outside
+/// their domains; a world that is no multiple of tp * pp * max_cp, with the values and three
+/// remedies; a context that does not fit with its padding, or under the log-prob budget.
 [[nodiscard]] inline result<relax_setup> make_relax_setup(const relax_options& o) {
   if (o.max_tokens_per_gpu < 1) {
     return error{errc::invalid_argument, "max_tokens_per_gpu is " +
@@ -117,10 +144,22 @@ namespace detail {
                       "set per_token_loss: with groups of different sizes only the sum over tokens "
                       "by their global number weights every token alike");
   }
-  if (o.world_size < 1 || o.tp < 1 || o.pp < 1 || o.vpp < 1 || o.log_prob_max_tokens_per_gpu < 0) {
-    return error{errc::invalid_argument, "world size, tp, pp or vpp is below 1, or the log-prob "
-                 "budget negative", o.world_size, 1, "give sizes of 1 or more"};
+  for (const auto& [name, value, least, most] :
+       {std::tuple{"world size", o.world_size, std::int64_t{1}, max_sequence_length},
+        {"tp", std::int64_t{o.tp}, 1, 4096},
+        {"pp", std::int64_t{o.pp}, 1, 4096},
+        {"vpp", std::int64_t{o.vpp}, 1, 4096},
+        {"max_context", o.max_context, 1, max_sequence_length},
+        {"max_tokens_per_gpu", o.max_tokens_per_gpu, 1, max_sequence_length},
+        {"log_prob_max_tokens_per_gpu", o.log_prob_max_tokens_per_gpu, 0, max_sequence_length}}) {
+    if (value >= least && value <= most) continue;
+    return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value), value,
+                 value < least ? least : most,
+                 "use a number in " + std::to_string(least) + " .. " + std::to_string(most)};
   }
+  problem padded;
+  padded.padding = o.padding;
+  DYNCP_TRY(detail::check_padding(padded));
   const std::int64_t needed = ceil_div(o.max_context, o.max_tokens_per_gpu);
   if (needed > max_ranks) {
     return error{errc::invalid_argument, "a context of " + std::to_string(o.max_context) +
