@@ -15,6 +15,7 @@
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/log_sink.hpp>
+#include <dyncp/core/matrix_game.hpp>
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/result.hpp>
@@ -106,6 +107,8 @@
 #include <dyncp/runtime/split_merge.hpp>
 #include <dyncp/sim/closed_form.hpp>
 #include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/fluid_bound.hpp>
+#include <dyncp/sim/fluid_pipeline.hpp>
 #include <dyncp/sim/incremental.hpp>
 #include <dyncp/sim/memory_timeline.hpp>
 #include <dyncp/sim/one_f_one_b.hpp>

@@ -5,6 +5,7 @@
 
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/planner/planner.hpp>
+#include <dyncp/sim/fluid_bound.hpp>
 
 #include <doctest/doctest.h>
 
@@ -82,4 +83,17 @@ TEST_CASE("the planner is near the optimum of small batches") {
   MESSAGE("mean gap " << sum / seeds << ", worst " << worst);
   CHECK(sum / seeds <= 0.01);
   CHECK(worst <= 0.05);
+}
+
+TEST_CASE("the fluid bound is not above the optimum of small batches") {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    dyncp_test::random rng(seed);
+    const int count = static_cast<int>(rng.between(2, 5));
+    const dyncp::problem p =
+        dyncp_test::reference_problem(random_lengths(rng, count), 4, 2, 16384);
+    const double optimum = dyncp::to_seconds(dyncp_test::exact_reference(p, 3).solve());
+    const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
+    CHECK(dyncp::fluid_makespan_bound(p, cost).makespan_s <= optimum * (1 + 1e-9));
+  }
 }

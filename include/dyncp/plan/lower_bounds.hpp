@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -82,6 +83,30 @@ class bound_calculator {
     }
   }
 
+  [[nodiscard]] const std::vector<std::int32_t>& sizes() const noexcept { return sizes_; }
+
+  // The longest sequence alone on the best link of a group of c ranks; nothing if it does not fit.
+  [[nodiscard]] std::optional<op_cost> longest_alone(std::int32_t c,
+                                                     std::int32_t stage_class) const {
+    if (!fits(longest_, c)) return std::nullopt;
+    return cheapest(sequence_load(longest_.length, alignment(prob_.padding, c)), c, stage_class);
+  }
+
+  // Packs that the busiest rank runs at least: a rank holds at most the limit in each.
+  [[nodiscard]] std::int64_t packs_per_rank() const {
+    const int128 room = int128{prob_.limits.max_tokens_per_rank} * prob_.parallel.ranks;
+    return static_cast<std::int64_t>(
+        std::min<int128>((sums_.tokens + room - 1) / room, std::numeric_limits<int>::max()));
+  }
+
+  // Rank-seconds of the batch on one virtual stage.
+  [[nodiscard]] double work_s(std::int32_t stage_class) const {
+    return cost_.work_floor_s(static_cast<double>(sums_.tokens),
+                              static_cast<double>(sums_.squares), stage_class);
+  }
+
+  [[nodiscard]] double fixed_s() const { return cost_.fixed_floor_s(); }
+
  private:
   // Ticks of a sum of real costs, less what rounding may take from it: 1e-9 of the doubles and
   // half a tick of every operation, of which a rank runs at most two a sequence and virtual stage.
@@ -117,10 +142,9 @@ class bound_calculator {
     ticks best = std::numeric_limits<ticks>::max();
     for (const std::int32_t c : sizes_) {
       if (!fits(longest_, c)) continue;
-      const load l = sequence_load(longest_.length, alignment(prob_.padding, c));
       ticks sum = 0;
       for (std::int32_t vs = 0; vs < pipe_.stages * pipe_.chunks; ++vs) {
-        sum += cheapest(l, c, cost_.stage_class(vs)).total();
+        sum += longest_alone(c, cost_.stage_class(vs))->total();
       }
       best = std::min(best, sum);
     }
@@ -142,13 +166,6 @@ class bound_calculator {
     return least.forward == std::numeric_limits<ticks>::max() ? op_cost{} : least;
   }
 
-  // Packs that the busiest rank runs at least: a rank holds at most the limit in each.
-  [[nodiscard]] std::int64_t packs_per_rank() const {
-    const int128 room = int128{prob_.limits.max_tokens_per_rank} * prob_.parallel.ranks;
-    return static_cast<std::int64_t>(
-        std::min<int128>((sums_.tokens + room - 1) / room, std::numeric_limits<int>::max()));
-  }
-
   // That many of the smallest packs through the pipeline, fill and drain included. A budget of
   // tokens in flight B bounds M too: any p micro-batches in a row hold at most R*B tokens on stage
   // 0, so ceil(M/p) >= tokens/(R*B), and M >= p*(ceil(tokens/(R*B)) - 1) + 1. Empty micro-batches
@@ -156,11 +173,6 @@ class bound_calculator {
   [[nodiscard]] ticks memory() const {
     const op_cost least = smallest();
     return least.total() * (packs_per_rank() * pipe_.chunks + pipe_.stages - 1);
-  }
-
-  [[nodiscard]] double work_s(std::int32_t stage_class) const {
-    return cost_.work_floor_s(static_cast<double>(sums_.tokens),
-                              static_cast<double>(sums_.squares), stage_class);
   }
 
   // Work of the last stage shared evenly, fixed times of the packs that memory forces, and the
