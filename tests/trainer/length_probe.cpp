@@ -182,6 +182,32 @@ TEST_CASE("shards of unequal size: batches become shorter, every sample comes on
   }
 }
 
+TEST_CASE("a process that is alone probes its own samples, and nothing travels") {
+  const auto lengths = some_lengths(10, 90, 4);
+  const dyncp::problem job = small_job(1);
+  auto batches = dyncp::make_probed_iterator(shard_of(lengths, 0, 1), planner_of(job), job,
+                                             {.global_batch_size = 4}, probe_sample);
+  dyncp::lone_channel alone;
+  const auto group_of = [](dyncp::rank_range ranks) {
+    return dyncp::result<dyncp::group_handle>(dyncp::group_handle{.ranks = ranks});
+  };
+  std::map<std::int64_t, std::int64_t> seen;
+  for (;;) {
+    auto step = batches.next(alone, group_of);
+    REQUIRE(step);
+    if (!*step) break;
+    CHECK((*step)->costs().rerouted_bytes == 0);
+    CHECK((*step)->costs().received_bytes == 0);
+    for (std::int32_t m = 0; m < (*step)->num_micro_batches(); ++m) {
+      for (const token_sample& s : (*step)->micro_batch(m).samples) {
+        seen[s.front()] += static_cast<std::int64_t>(s.size());
+      }
+    }
+  }
+  CHECK(seen.size() == lengths.size());
+  for (const auto& [id, tokens] : seen) CHECK(tokens == lengths[static_cast<std::size_t>(id)]);
+}
+
 TEST_CASE("no shard has anything: the data ends at once") {
   probed_run run;
   run_probed(run, {}, 4, 8, 1, std::vector<std::vector<token_sample>>(4));

@@ -236,7 +236,9 @@ class data_iterator {
                                     const result<void>& options) {
     for (std::size_t m = 0; m < votes.size(); ++m) {
       if (votes[m].meets == 0 || votes[m].failed == 0) continue;
-      return first_failure(channel, position_.iteration, static_cast<std::int32_t>(m),
+      // A start below 0 is one of the things that are complained of.
+      const std::int64_t iteration = std::max<std::int64_t>(position_.iteration, 0);
+      return first_failure(channel, iteration, static_cast<std::int32_t>(m),
                            options ? nullptr : &options.error());
     }
     auto place = meeting_place(votes);

@@ -113,13 +113,11 @@ class probed_source {
                                      std::int64_t iteration, length_correction& found) {
     const auto ranks = static_cast<std::size_t>(channel.size());
     const std::int32_t rank = channel.rank();
+    keep_own(b, layout, rank);
+    if (ranks == 1) return check_lengths(b, layout, rank, found);
     std::vector<std::vector<std::byte>> out(ranks);
     std::vector<std::vector<std::byte>> in(ranks);
     std::vector<std::int64_t> arriving(ranks, 0);
-    b.here.clear();
-    b.here.resize(b.sequences.size());
-    b.sent_bytes = 0;
-    b.received_bytes = 0;
     result<void> local;
     for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
       const auto i = static_cast<std::size_t>(s);
@@ -131,10 +129,7 @@ class probed_source {
       }
       const sample_type& sample = b.mine[static_cast<std::size_t>(b.slots[i])];
       for (std::int32_t to = workers.begin; to < workers.end(); ++to) {
-        if (to == rank) {
-          b.here[i] = sample;
-          continue;
-        }
+        if (to == rank) continue;
         std::vector<std::byte>& message = out[static_cast<std::size_t>(to)];
         const std::size_t begin = message.size();
         message.resize(begin + static_cast<std::size_t>(b.bytes[i]));
@@ -158,7 +153,8 @@ class probed_source {
       return step_aborted(iteration, done.error());
     }
     DYNCP_TRY(local);
-    return accept(b, layout, rank, in, found);
+    DYNCP_TRY(unpack(b, layout, rank, in));
+    return check_lengths(b, layout, rank, found);
   }
 
   [[nodiscard]] std::vector<sample_type> samples(batch& b, const plan_layout& layout,
@@ -322,27 +318,43 @@ class probed_source {
     }
   }
 
-  /// Unpacks what arrived, in the order in which every owner packed it, and checks the lengths.
-  [[nodiscard]] result<void> accept(batch& b, const plan_layout& layout, std::int32_t rank,
-                                    const std::vector<std::vector<std::byte>>& in,
-                                    length_correction& found) {
+  static void keep_own(batch& b, const plan_layout& layout, std::int32_t rank) {
+    b.here.clear();
+    b.here.resize(b.sequences.size());
+    b.sent_bytes = 0;
+    b.received_bytes = 0;
+    for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
+      const auto i = static_cast<std::size_t>(s);
+      if (b.owners[i] != rank || !layout.pack_of(s).ranks.contains(rank)) continue;
+      b.here[i] = b.mine[static_cast<std::size_t>(b.slots[i])];
+    }
+  }
+
+  /// Unpacks what arrived, in the order in which every owner packed it.
+  [[nodiscard]] result<void> unpack(batch& b, const plan_layout& layout, std::int32_t rank,
+                                    const std::vector<std::vector<std::byte>>& in) const {
     std::vector<std::size_t> read(in.size(), 0);
     for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
       const auto i = static_cast<std::size_t>(s);
-      if (!layout.pack_of(s).ranks.contains(rank)) continue;
-      const std::string name = "sample " + std::to_string(b.sequences[i].id);
+      if (b.owners[i] == rank || !layout.pack_of(s).ranks.contains(rank)) continue;
       const auto owner = static_cast<std::size_t>(b.owners[i]);
-      if (b.owners[i] != rank) {
-        const auto bytes = static_cast<std::size_t>(b.bytes[i]);
-        const std::span<const std::byte> part(in[owner].data() + read[owner], bytes);
-        read[owner] += bytes;
-        auto sample = contain("unpacking " + name, [&]() -> result<sample_type> {
-          return codec_.unpack(part);
-        });
-        if (!sample) return std::move(sample).error();
-        b.here[i] = std::move(*sample);
-      }
-      const auto length = contain("the length of " + name, [&] {
+      const auto bytes = static_cast<std::size_t>(b.bytes[i]);
+      const std::span<const std::byte> part(in[owner].data() + read[owner], bytes);
+      read[owner] += bytes;
+      auto sample = contain("unpacking sample " + std::to_string(b.sequences[i].id),
+                            [&]() -> result<sample_type> { return codec_.unpack(part); });
+      if (!sample) return std::move(sample).error();
+      b.here[i] = std::move(*sample);
+    }
+    return {};
+  }
+
+  [[nodiscard]] result<void> check_lengths(const batch& b, const plan_layout& layout,
+                                           std::int32_t rank, length_correction& found) {
+    for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
+      const auto i = static_cast<std::size_t>(s);
+      if (!layout.pack_of(s).ranks.contains(rank)) continue;
+      const auto length = contain("the length of sample " + std::to_string(b.sequences[i].id), [&] {
         return static_cast<std::int64_t>(length_(*b.here[i]));
       });
       if (!length) return length.error();
