@@ -83,8 +83,7 @@ class timed_stage {
   [[nodiscard]] static dyncp::loss_part loss_of(const micro_batch<T>& batch) {
     std::vector<std::uint8_t> mask;
     for (std::int32_t label : batch.labels) mask.push_back(label >= 0 ? 1 : 0);
-    return dyncp::local_loss<T>(batch.params->view(), batch.params->cp_rank(),
-                                batch.context.head.losses, mask);
+    return dyncp::local_loss<T>(*batch.params, batch.context.head.losses, mask);
   }
 
   /// The members of the CP group and the tensor-parallel ranks run an operation together.

@@ -506,7 +506,7 @@ TEST_CASE("a line per micro-batch goes to the log sink; a sink that throws fails
   std::string all;
   for (const std::string& line : lines) all += line + "\n";
   CHECK(all.find("iteration 0 micro-batch 0: cp ") != std::string::npos);
-  CHECK(all.find("cp 4, 1 sequences, 350 tokens") != std::string::npos);
+  CHECK(all.find("cp 4, 1 sequence, 350 tokens, 88 rows a rank") != std::string::npos);
 }
 
 TEST_CASE("over a pool: all ranks get the same step, with groups of the pool") {

@@ -83,7 +83,7 @@ dyncp::result<std::vector<double>> train(dyncp_test::thread_pool& pool,
     auto tokens = dyncp::cut_tokens<std::int32_t>(params, micro_batch.samples, 0);
     auto labels = dyncp::cut_labels<std::int32_t>(params, micro_batch.samples, -1);
     const std::vector<double> losses = model.forward(tokens.value(), labels.value());
-    return dyncp::local_loss<double>(params.view(), params.cp_rank(), losses);
+    return dyncp::local_loss<double>(params, losses);
   };
   // [forward]
   for (;;) {

@@ -274,9 +274,17 @@ TEST_CASE("atoms and shapes travel; a shape that is too long is refused on all r
       const std::lock_guard lock(mutex);
       for (std::int32_t m = 0; m < (*step)->num_micro_batches(); ++m) {
         const auto mb = (*step)->micro_batch(m);
-        for (const picture& p : mb.samples) {
+        if (mb.shapes.size() != mb.samples.size()) return failed("a shape for each sample");
+        for (std::size_t i = 0; i < mb.samples.size(); ++i) {
+          const picture& p = mb.samples[i];
           atoms[p.id] = m * 100 + mb.params->group.ranks.begin;
           if (p.pixels.size() != static_cast<std::size_t>(p.id * 3)) return failed("pixels lost");
+          if (mb.shapes[i] != std::vector<std::int64_t>{p.id * 3, 3}) return failed("shapes lost");
+        }
+        // Places that hold no samples know the shapes all the same.
+        const auto middle = (*step)->view({.stage = 1, .stages = 3}).at(m);
+        if (!middle.samples.empty() || middle.shapes.size() != mb.shapes.size()) {
+          return failed("the shapes of a middle stage");
         }
       }
       return {};

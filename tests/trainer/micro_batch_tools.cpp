@@ -4,6 +4,7 @@
 #include "support/random.hpp"
 
 #include <dyncp/trainer/log_probs.hpp>
+#include <dyncp/trainer/loss.hpp>
 #include <dyncp/trainer/micro_batch_scope.hpp>
 #include <dyncp/trainer/rope.hpp>
 #include <dyncp/trainer/token_share.hpp>
@@ -307,5 +308,23 @@ TEST_CASE("ms-swift#9380, #10085: response sums over ranks are those of sequence
       CHECK(n == 1);
       CHECK(key.second < responses[static_cast<std::size_t>(key.first)]);
     }
+  }
+}
+
+TEST_CASE("the loss of a micro-batch: all tokens but the last of a sequence, once over the ranks") {
+  const std::vector<std::int64_t> lengths = {7, 1, 12, 3};
+  for (const std::int32_t cp : {1, 2, 4}) {
+    dyncp::loss_part all;
+    for (std::int32_t rank = 0; rank < cp; ++rank) {
+      const packed_seq_params params = params_of(lengths, cp, rank);
+      const auto losses = dyncp::cut_share<double>(
+          params, std::numeric_limits<double>::quiet_NaN(), [&](std::int32_t s, std::int32_t p) {
+            return static_cast<double>(1000 * s + p);
+          });
+      all += dyncp::local_loss<double>(params, losses);
+    }
+    // 0..5 of sequence 0, nothing of 1, 2000..2010 of 2, 3000 and 3001 of 3.
+    CHECK(all.sum == 15.0 + (11 * 2000.0 + 55.0) + 6001.0);
+    CHECK(all.tokens == 19);
   }
 }

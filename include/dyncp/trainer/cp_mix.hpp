@@ -5,6 +5,7 @@
 #include <dyncp/core/log_sink.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/runtime/plan_layout.hpp>
+#include <dyncp/trainer/micro_batch_log.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -54,8 +55,8 @@ class cp_mix {
       const auto share =
           all > 0 ? static_cast<std::int64_t>((200 * u.tokens + all) / (2 * all)) : 0;
       out += (out.empty() ? "cp " : "; cp ") + std::to_string(cp) + ": " +
-             std::to_string(u.packs) + " packs, " + std::to_string(u.sequences) + " sequences, " +
-             std::to_string(share) + " % of tokens";
+             detail::counted(u.packs, "pack") + ", " + detail::counted(u.sequences, "sequence") +
+             ", " + std::to_string(share) + " % of tokens";
     }
     if (max_cp_ > 1 && always(1)) return out + ". " + why_one();
     if (max_cp_ > 1 && always(max_cp_)) return out + ". " + why_largest();

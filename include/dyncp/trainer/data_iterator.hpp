@@ -481,6 +481,7 @@ class data_iterator {
       }
     }
     if constexpr (Source::collective) {
+      data.shapes = source_.shapes(p.batch, data.layout, rank);
       data.costs.probe_bytes = p.batch.probe_bytes;
       data.costs.rerouted_bytes = p.batch.sent_bytes;
       data.costs.received_bytes = p.batch.received_bytes;

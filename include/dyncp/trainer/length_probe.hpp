@@ -171,6 +171,21 @@ class probed_source {
     return out;
   }
 
+  /// The shapes of the sequences that `rank` works on, by micro-batch and in THD order.
+  [[nodiscard]] std::vector<std::vector<std::int64_t>> shapes(const batch& b,
+                                                              const plan_layout& layout,
+                                                              std::int32_t rank) const {
+    std::vector<std::vector<std::int64_t>> out;
+    for (std::int32_t m = 0; m < layout.num_micro_batches(); ++m) {
+      const placed_pack* const p = layout.pack_at(rank, m);
+      if (p == nullptr) continue;
+      for (const std::int32_t s : p->sequences) {
+        out.push_back(b.shapes[static_cast<std::size_t>(s)]);
+      }
+    }
+    return out;
+  }
+
   static void remove(batch& b, const std::vector<bool>& gone) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < b.sequences.size(); ++i) {

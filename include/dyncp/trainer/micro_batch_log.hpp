@@ -16,6 +16,15 @@
 namespace dyncp {
 inline namespace v0 {
 
+namespace detail {
+
+/// "1 pack", "2 packs".
+[[nodiscard]] inline std::string counted(std::int64_t count, const char* thing) {
+  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+}
+
+}  // namespace detail
+
 /// A line per micro-batch of a plan, all its groups together: CP sizes, sequences, real tokens.
 /// Errors: callback_failed when the sink throws.
 [[nodiscard]] inline result<void> log_micro_batches(const plan_layout& layout,
@@ -39,9 +48,10 @@ inline namespace v0 {
     }
     DYNCP_TRY(log_to(sink, log_level::info, "dynamic_cp",
                      "iteration " + std::to_string(iteration) + " micro-batch " +
-                         std::to_string(m) + ": " + (sizes.empty() ? "idle" : sizes) + ", " +
-                         std::to_string(sequences[m]) + " sequences, " +
-                         std::to_string(tokens[m]) + " tokens"));
+                         std::to_string(m) + ": " +
+                         (sizes.empty() ? "idle"
+                                        : sizes + ", " + detail::counted(sequences[m], "sequence") +
+                                              ", " + detail::counted(tokens[m], "token"))));
   }
   return {};
 }
@@ -57,9 +67,9 @@ inline namespace v0 {
     text += "idle";
   } else {
     text += "cp " + std::to_string(mb.ranks.size) + ", " +
-            std::to_string(mb.sequence_ids.size()) + " sequences, " +
-            std::to_string(mb.layout.cu().real.back()) + " tokens, " +
-            std::to_string(mb.layout.view().local_rows()) + " rows a rank";
+            detail::counted(static_cast<std::int64_t>(mb.sequence_ids.size()), "sequence") + ", " +
+            detail::counted(mb.layout.cu().real.back(), "token") + ", " +
+            detail::counted(mb.layout.view().local_rows(), "row") + " a rank";
   }
   return log_to(sink, log_level::info, "data_iterator", text);
 }

@@ -45,6 +45,8 @@ struct micro_batch_data {
   std::int32_t index = 0;
   const packed_seq_params* params = nullptr;  ///< nullptr: this rank is idle in this micro-batch
   std::span<const Sample> samples;            ///< whole, in THD order; empty where none are held
+  /// What probing found of each sample besides its tokens, in THD order; empty for known lengths.
+  std::span<const std::vector<std::int64_t>> shapes;
 
   [[nodiscard]] bool idle() const noexcept { return params == nullptr; }
 };
@@ -67,6 +69,7 @@ struct step_data {
   plan_layout layout;
   std::vector<std::optional<packed_seq_params>> params;  // (micro-batches)
   std::shared_ptr<const std::vector<Sample>> samples;    // by micro-batch, in THD order
+  std::vector<std::vector<std::int64_t>> shapes;         // as samples; empty for known lengths
   std::vector<std::size_t> sample_begin;                 // (micro-batches + 1)
   std::vector<sequence> dropped;
   step_costs costs;
@@ -79,10 +82,11 @@ struct step_data {
     micro_batch_data<Sample> out;
     out.index = m;
     out.params = params[i].has_value() ? &*params[i] : nullptr;
+    const std::size_t count = sample_begin[i + 1] - sample_begin[i];
     if (with_samples && samples != nullptr) {
-      out.samples = std::span<const Sample>(*samples).subspan(
-          sample_begin[i], sample_begin[i + 1] - sample_begin[i]);
+      out.samples = std::span<const Sample>(*samples).subspan(sample_begin[i], count);
     }
+    if (!shapes.empty()) out.shapes = std::span(shapes).subspan(sample_begin[i], count);
     return out;
   }
 };
