@@ -79,6 +79,7 @@ TEST_CASE("split, merge and reroute") {
     dyncp_test::check_layout_vectors(runner);
     dyncp_test::check_merge_gradients(runner, dyncp_test::count_or(4));
     dyncp_test::check_router_refusals(runner);
+    dyncp_test::check_other_ranks(runner);
   });
 }
 TEST_CASE("when a rank goes wrong") {

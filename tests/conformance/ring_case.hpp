@@ -58,9 +58,9 @@ struct ring_case {
   dyncp::padding_rule padding{.zigzag = true};
   std::vector<std::vector<pack_case>> micro_batches;
   double (*value)(tensor, std::int64_t, std::int64_t, std::int64_t, std::int64_t) = hashed;
-  bool kept_kv = false;      ///< keep what the last forward hop brings for the backward pass
-  bool strided = false;      ///< rows of the caller's arrays lie apart
-  bool adjacent_kv = false;  ///< v right behind k: no copy before the first hop
+  bool kept_kv = false;        ///< keep what the last forward hop brings for the backward pass
+  bool strided = false;        ///< rows of the caller's arrays lie apart
+  bool adjacent_kv = false;    ///< v right behind k: no copy before the first hop
   bool own_workspace = false;  ///< the caller's memory as workspace
   dyncp::pool_options pool = {};
   dyncp::ring_options ring = {};

@@ -502,6 +502,12 @@ void check_ring_refusals(Runner& runner) {
       }
     }
     DYNCP_TRY(prepare({16 * n}));
+    auto narrow = ring_type::create(*pool, provider{}, shape, {8, 2, n});
+    if (!narrow) return std::move(narrow).error();
+    const auto wide = narrow->forward(*context, {}, s);
+    if (wide || wide.error().code != errc::invalid_argument || wide.error().limit != 8) {
+      return failed("a context beyond the limits of the ring was taken");
+    }
     DYNCP_TRY(pool->synchronize(s));
     DYNCP_TRY(pool->health());
 

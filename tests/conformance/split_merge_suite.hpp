@@ -475,6 +475,9 @@ inline void check_plan_layout_errors() {
   c.plan.micro_batches[0].packs[0].sequences = {0, -1, 2};
   refused(c, "sequence number -1");
   c = good;
+  c.plan.num_ranks = 0;
+  refused(c, "a plan for 0 ranks");
+  c = good;
   c.plan.micro_batches[0].packs[0].ranks = {3, 2};
   refused(c, "ranks 3..4 of 4 ranks");
   c.plan.micro_batches[0].packs[0].ranks = {0, 0};
@@ -492,6 +495,28 @@ inline void check_plan_layout_errors() {
   }
   const std::vector<std::int32_t> fine = {0, dyncp::every_rank, 3};
   CHECK(dyncp::check_owners(*layout, fine).has_value());
+}
+
+/// A plan for other ranks than the pool has.
+template <class Runner>
+void check_other_ranks(Runner& runner) {
+  using B = typename Runner::backend_type;
+  runner.run([&](B& backend) -> result<void> {
+    auto pool = dyncp::group_pool<B>::create(backend, {});
+    if (!pool) return std::move(pool).error();
+    const plan_case c = single_pack(pool->ranks() + 1, 1, {5, 3});
+    auto layout = dyncp::plan_layout::make(c.plan, c.batch, c.layout);
+    if (!layout) return std::move(layout).error();
+    const auto s = caller_stream(backend);
+    const auto split = dyncp::plan_split<B>::make(*pool, *layout, c.owners, 4, s);
+    const auto reroute = dyncp::plan_reroute<B>::make(*pool, *layout, c.owners, 4, s);
+    const auto merge = dyncp::plan_merge<B>::make(*pool, *layout, c.owners, 4, false, s);
+    if (split || reroute || merge || split.error().code != errc::mismatch ||
+        reroute.error().code != errc::mismatch || merge.error().code != errc::mismatch) {
+      return failed("a plan for other ranks was taken");
+    }
+    return pool->health();
+  });
 }
 
 /// Routes that no plan makes: delivered twice, outside the arrays, of other ranks; rows too wide.

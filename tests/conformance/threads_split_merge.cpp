@@ -41,6 +41,9 @@ TEST_CASE("gradients of merged rows") {
 TEST_CASE("plans that do not cover the batch once are refused by name") {
   dyncp_test::check_plan_layout_errors();
 }
+TEST_CASE("a plan for other ranks than the pool has is refused") {
+  for_each_world([](auto& runner) { dyncp_test::check_other_ranks(runner); });
+}
 TEST_CASE("routes that no plan makes are refused") {
   for_each_world([](auto& runner) { dyncp_test::check_router_refusals(runner); });
 }

@@ -55,11 +55,14 @@ def check_options(root, tool):
 
 
 def check_code(root, page, text, compiler):
+    # What a user of dyncp.hpp needs besides the headers.
+    flags = subprocess.run(["pkg-config", "--cflags", "eigen3"], capture_output=True, text=True,
+                           check=True).stdout.split()
     for block in blocks(text, "cpp"):
         if not re.search(r"^\w[^=;]*\([^;]*\) *\{", block, re.MULTILINE):
             continue  # an excerpt of a program that is built elsewhere
         done = subprocess.run([*compiler, "-std=c++20", "-fsyntax-only", f"-I{root}/include",
-                               f"-I{root}", "-x", "c++", "-"],
+                               f"-I{root}", *flags, "-x", "c++", "-"],
                               input="#include <utility>\n#include <vector>\n" + block,
                               capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:

@@ -21,6 +21,7 @@
 #include <dyncp/thd/ring_steps.hpp>
 #include <dyncp/thd/thd_view.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -93,7 +94,8 @@ struct ring_options {
 /// differ in rounding between group sizes. Streams: all work runs on the caller's stream and the
 /// device's communication stream, joined before the caller's stream goes on; nothing waits on the
 /// host. Calls on one object use one stream. Thread safety: belongs to the thread of its rank.
-/// Errors: mismatch for a context of another pool, before anything is queued; those of the fabric.
+/// Errors: mismatch for a context of another pool, invalid_argument for one of larger limits, both
+/// before anything is queued; those of the fabric.
 /// An error in a group of several ranks poisons the pool, since its peers may have begun.
 ///
 /// Source: ring attention (Liu et al. 2023) with the balanced chunk order of "zigzag" rings and
@@ -273,6 +275,13 @@ class ring_attention {
   }
 
   [[nodiscard]] result<void> check_context(const context& c) const {
+    const std::int32_t rows = std::max(c.rows(), c.kv_rows());
+    if (rows > limits_.tokens_per_rank) {
+      return error{errc::invalid_argument,
+                   "a context of " + std::to_string(rows) + " tokens a rank on a ring made for " +
+                       std::to_string(limits_.tokens_per_rank),
+                   rows, limits_.tokens_per_rank, "make both with the same ring_limits"};
+    }
     if (c.group().generation == pool_->generation()) return {};
     return error{errc::mismatch,
                  "a context of pool generation " + std::to_string(c.group().generation) +

@@ -5,6 +5,7 @@
 #include <dyncp/core/ticks.hpp>
 
 #include <cstdint>
+#include <string_view>
 
 namespace dyncp {
 inline namespace v0 {
@@ -41,6 +42,10 @@ struct load {
 
 /// The slowest link that a group's ring crosses.
 enum class link : std::int8_t { nvlink, network };
+
+[[nodiscard]] constexpr std::string_view to_string(link k) noexcept {
+  return k == link::nvlink ? "nvlink" : "network";
+}
 
 /// Time of one operation pair of a pack on one (virtual) stage, the same on all its ranks.
 struct op_cost {

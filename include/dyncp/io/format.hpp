@@ -24,11 +24,6 @@
 namespace dyncp {
 inline namespace v0 {
 
-/// "nvlink" or "network".
-[[nodiscard]] constexpr std::string_view to_string(link k) noexcept {
-  return k == link::nvlink ? "nvlink" : "network";
-}
-
 namespace detail {
 
 /// A formatter for a type that has a `to_string` of its own.

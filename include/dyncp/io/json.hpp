@@ -3,6 +3,10 @@
 
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/result.hpp>
+#include <dyncp/cost/cost_fitter.hpp>
+#include <dyncp/cost/fitted_cost.hpp>
+#include <dyncp/cost/load.hpp>
+#include <dyncp/io/cost_document.hpp>
 #include <dyncp/io/files.hpp>
 #include <dyncp/io/length_file.hpp>
 #include <dyncp/io/plan_document.hpp>
@@ -15,6 +19,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -144,6 +149,15 @@ class json_view {
   [[nodiscard]] result<std::string> string() const {
     if (const auto* s = value_->get_ptr<const std::string*>()) return *s;
     return fail(errc::parse_error, "is " + type() + ", not a string");
+  }
+
+  /// A finite number.
+  [[nodiscard]] result<double> number() const {
+    if (value_->is_number()) {
+      const double v = value_->get<double>();
+      if (std::isfinite(v)) return v;
+    }
+    return fail(errc::parse_error, "is " + type() + ", not a finite number");
   }
 
   /// A scalar as text for `set_field`.
@@ -633,6 +647,152 @@ template <class Spec>
   auto text = read_file(path);
   if (!text) return text.error();
   return parse_spec<Spec>(*text, path);
+}
+
+namespace detail {
+
+[[nodiscard]] inline result<void> read_number(const json_view& object, const char* key,
+                                              double& member) {
+  auto view = object.at(key);
+  if (!view) return view.error();
+  auto value = view->number();
+  if (!value) return value.error();
+  member = *value;
+  return {};
+}
+
+/// [nvlink, network].
+[[nodiscard]] inline result<void> read_links(const json_view& object, const char* key,
+                                             double (&member)[2]) {
+  auto view = object.array_at(key);
+  if (!view) return view.error();
+  if (view->size() != 2) {
+    return view->fail(errc::parse_error, "has " + std::to_string(view->size()) + " numbers",
+                      static_cast<std::int64_t>(view->size()), 2, "give [nvlink, network]");
+  }
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    auto item = view->item(i);
+    if (!item) return item.error();
+    auto value = item->number();
+    if (!value) return value.error();
+    member[i] = *value;
+  }
+  return {};
+}
+
+[[nodiscard]] inline result<void> read_coefficients(const json_view& object, const char* key,
+                                                    cost_coefficients& k) {
+  auto view = object.at(key);
+  if (!view) return view.error();
+  for (auto [name, member] : {std::pair{"fixed_s", &k.fixed_s},
+                              {"per_token_s", &k.per_token_s},
+                              {"per_square_s", &k.per_square_s},
+                              {"per_mean_length_s", &k.per_mean_length_s},
+                              {"overlap", &k.overlap}}) {
+    if (auto ok = read_number(*view, name, *member); !ok) return ok;
+  }
+  if (auto ok = read_links(*view, "hop_s", k.hop_s); !ok) return ok;
+  return read_links(*view, "hop_per_token_s", k.hop_per_token_s);
+}
+
+[[nodiscard]] inline result<void> check_format(const json_view& root, std::string_view expected) {
+  auto format = root.at("format");
+  if (!format) return format.error();
+  auto name = format->string();
+  if (!name) return name.error();
+  if (*name == expected) return {};
+  return format->fail(errc::parse_error, "is " + text::quoted(*name), 0, 0,
+                      "this version reads " + std::string(expected));
+}
+
+[[nodiscard]] inline result<cost_record> read_cost_record(const json_view& item) {
+  cost_record r;
+  auto tokens = item.at("tokens");
+  if (!tokens) return tokens.error();
+  auto token_count = tokens->integer<std::int64_t>(1, max_pack_tokens);
+  if (!token_count) return token_count.error();
+  r.tokens = *token_count;
+  auto squares = item.at("squares");
+  if (!squares) return squares.error();
+  auto square_sum = squares->integer<std::int64_t>(1, std::numeric_limits<std::int64_t>::max());
+  if (!square_sum) return square_sum.error();
+  r.squares = *square_sum;
+  auto c = item.at("c");
+  if (!c) return c.error();
+  auto size = c->integer<std::int32_t>(1, max_ranks);
+  if (!size) return size.error();
+  r.c = *size;
+  if (auto over = item.find("link")) {
+    auto name = over->string();
+    if (!name) return name.error();
+    if (*name != to_string(link::nvlink) && *name != to_string(link::network)) {
+      return over->fail(errc::unknown_name, "is " + text::quoted(*name), 0, 0,
+                        "known: nvlink, network");
+    }
+    r.over = *name == to_string(link::nvlink) ? link::nvlink : link::network;
+  }
+  if (auto ok = read_number(item, "seconds", r.seconds); !ok) return ok.error();
+  return r;
+}
+
+}  // namespace detail
+
+/// A cost model from the text that `to_json(fitted_cost)` writes. `source` names the text in
+/// errors: parse_error, invalid_argument for coefficients that no model can have.
+[[nodiscard]] inline result<fitted_cost> parse_fitted_cost(std::string_view json,
+                                                           const std::string& source) {
+  auto document = detail::parse_json(json, source);
+  if (!document) return document.error();
+  const detail::json_view root(*document, source);
+  if (auto ok = detail::check_format(root, cost_format); !ok) return ok.error();
+  std::int32_t stages = 1;
+  if (auto ok = detail::read_member<std::int32_t>(root, "virtual_stages", stages, 1, 1 << 24); !ok) {
+    return ok.error();
+  }
+  double transfer_s = 0;
+  double transfer_per_token_s = 0;
+  if (auto ok = detail::read_number(root, "transfer_s", transfer_s); !ok) return ok.error();
+  if (auto ok = detail::read_number(root, "transfer_per_token_s", transfer_per_token_s); !ok) {
+    return ok.error();
+  }
+  auto list = root.array_at("classes");
+  if (!list) return list.error();
+  std::vector<pass_coefficients> classes(list->size());
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    auto item = list->item(i);
+    if (!item) return item.error();
+    if (auto ok = detail::read_coefficients(*item, "forward", classes[i].forward); !ok) {
+      return ok.error();
+    }
+    if (auto ok = detail::read_coefficients(*item, "backward", classes[i].backward); !ok) {
+      return ok.error();
+    }
+  }
+  auto cost = fitted_cost::make(std::move(classes), stages, transfer_s, transfer_per_token_s);
+  if (!cost) return root.fail(cost.error().code, "is no cost model: " + cost.error().what);
+  return cost;
+}
+
+/// Records from the text that `to_json(std::vector<cost_record>)` writes: objects with tokens,
+/// squares, c, link (default nvlink) and seconds. Errors: parse_error, invalid_argument,
+/// unknown_name, each with its place.
+[[nodiscard]] inline result<std::vector<cost_record>> parse_cost_records(
+    std::string_view json, const std::string& source) {
+  auto document = detail::parse_json(json, source);
+  if (!document) return document.error();
+  const detail::json_view root(*document, source);
+  if (auto ok = detail::check_format(root, cost_records_format); !ok) return ok.error();
+  auto list = root.array_at("records");
+  if (!list) return list.error();
+  std::vector<cost_record> records;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    auto item = list->item(i);
+    if (!item) return item.error();
+    auto record = detail::read_cost_record(*item);
+    if (!record) return record.error();
+    records.push_back(*record);
+  }
+  return records;
 }
 
 }  // namespace v0

@@ -16,6 +16,7 @@
 #include <dyncp/sim/simulator.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -49,7 +50,8 @@ template <cost_model Cost, class Packer = dynamic_cp, simulator Simulator = even
 class planner {
  public:
   template <class... Policies>
-    requires(detail::count_of<detail::policy_role::cost, Policies...> == 1 &&
+    requires(!(std::same_as<Policies, planner> || ...)) &&  // what copies is not asked its role
+            (detail::count_of<detail::policy_role::cost, Policies...> == 1 &&
              detail::count_of<detail::policy_role::none, Policies...> == 0)
   explicit planner(const Policies&... policies)
       : cost_(detail::argument_or_default<Cost>(policies...)),

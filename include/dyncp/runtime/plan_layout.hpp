@@ -45,6 +45,10 @@ class plan_layout {
   /// overlap, each by name; those of `pack_layout::make`.
   [[nodiscard]] static result<plan_layout> make(const plan& p, std::span<const sequence> batch,
                                                 layout_kind layout) {
+    if (p.num_ranks < 1) {
+      return error{errc::invalid_plan, "a plan for " + std::to_string(p.num_ranks) + " ranks",
+                   p.num_ranks, 1, "check the plan with `validate`"};
+    }
     plan_layout out;
     out.num_ranks_ = p.num_ranks;
     out.num_micro_batches_ = p.num_micro_batches();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
 #include <dyncp/runtime/backend.hpp>
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,6 +37,22 @@ inline namespace v0 {
 // merge to owners at most 2*w*N, to every rank w*N*(1 + ranks). Objects belong to the thread of
 // their rank.
 
+namespace detail {
+
+template <class Pool>
+[[nodiscard]] result<void> check_fit(const Pool& pool, const plan_layout& layout,
+                                     std::span<const std::int32_t> owners) {
+  if (layout.num_ranks() != pool.ranks()) {
+    return error{errc::mismatch,
+                 "a plan for " + std::to_string(layout.num_ranks()) + " ranks on a pool of " +
+                     std::to_string(pool.ranks()),
+                 layout.num_ranks(), pool.ranks(), "plan for the ranks of the pool"};
+  }
+  return check_owners(layout, owners);
+}
+
+}  // namespace detail
+
 /// Shares of the ranks from whole sequences. See the table above.
 template <backend B>
 class plan_split {
@@ -44,7 +62,7 @@ class plan_split {
   [[nodiscard]] static result<plan_split> make(group_pool<B>& pool, const plan_layout& layout,
                                                std::span<const std::int32_t> owners,
                                                std::int64_t max_row_bytes, stream s) {
-    DYNCP_TRY(check_owners(layout, owners));
+    DYNCP_TRY(detail::check_fit(pool, layout, owners));
     auto router = row_router<B>::make(pool, split_route(layout, owners, pool.rank()),
                                       {max_row_bytes, false}, s);
     if (!router) return std::move(router).error();
@@ -72,7 +90,7 @@ class plan_reroute {
   [[nodiscard]] static result<plan_reroute> make(group_pool<B>& pool, const plan_layout& layout,
                                                  std::span<const std::int32_t> owners,
                                                  std::int64_t max_row_bytes, stream s) {
-    DYNCP_TRY(check_owners(layout, owners));
+    DYNCP_TRY(detail::check_fit(pool, layout, owners));
     auto router = row_router<B>::make(pool, reroute_route(layout, owners, pool.rank()),
                                       {max_row_bytes, false}, s);
     if (!router) return std::move(router).error();
@@ -114,7 +132,7 @@ class plan_merge {
                                                std::span<const std::int32_t> owners,
                                                std::int64_t max_row_bytes, bool differentiable,
                                                stream s) {
-    DYNCP_TRY(check_owners(layout, owners));
+    DYNCP_TRY(detail::check_fit(pool, layout, owners));
     const std::int32_t rank = pool.rank();
     const row_router_options options{max_row_bytes, differentiable};
     auto gather = row_router<B>::make(pool, gather_route(layout, rank), options, s);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dyncp/core/config.hpp>
+#include <dyncp/runtime/packed_seq_params.hpp>
 #include <dyncp/thd/pack_view.hpp>
 #include <dyncp/thd/slot.hpp>
 
@@ -61,6 +62,14 @@ template <class T>
     }
   }
   return part;
+}
+
+/// The same for this rank's share of a micro-batch.
+template <class T>
+[[nodiscard]] loss_part local_loss(const packed_seq_params& params, std::span<const T> losses,
+                                   std::span<const std::uint8_t> mask = {},
+                                   std::int32_t depth = 1) {
+  return local_loss<T>(params.view(), params.cp_rank(), losses, mask, depth);
 }
 
 /// The loss of a batch from the part of all ranks together; 0 when no token counts.
