@@ -63,6 +63,10 @@
 #include <dyncp/runtime/group_pool.hpp>
 #include <dyncp/runtime/message.hpp>
 #include <dyncp/runtime/packed_seq_params.hpp>
+#include <dyncp/runtime/plan_layout.hpp>
+#include <dyncp/runtime/row_route.hpp>
+#include <dyncp/runtime/row_router.hpp>
+#include <dyncp/runtime/split_merge.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/one_f_one_b.hpp>
 #include <dyncp/sim/priced_plan.hpp>
@@ -84,3 +88,5 @@
 #include <dyncp/thd/thd_view.hpp>
 #include <dyncp/thd/valid_counts.hpp>
 #include <dyncp/thd/zigzag.hpp>
+#include <dyncp/trainer/flops.hpp>
+#include <dyncp/trainer/loss.hpp>

@@ -48,28 +48,33 @@ enum class tail_policy : std::int32_t {
   const std::int64_t rows = cu.padded.back();
   const std::int64_t left = std::int64_t{shape.tokens} - rows;
   const bool dummy = tail == tail_policy::dummy_sequence && left > 0;
-  const std::int64_t sequences =
-      static_cast<std::int64_t>(cu.real.size()) - 1 + (dummy ? 1 : 0);
+  const std::int64_t sequences = static_cast<std::int64_t>(cu.real.size()) - 1 + (dummy ? 1 : 0);
   if (sequences > shape.sequences) {
-    return error{errc::invalid_argument, "the pack has " + std::to_string(sequences) +
-                 (dummy ? " sequences with the dummy for its tail, the bucket "
-                        : " sequences, the bucket ") + std::to_string(shape.sequences),
+    return error{errc::invalid_argument,
+                 "the pack has " + std::to_string(sequences) +
+                     (dummy ? " sequences with the dummy for its tail, the bucket "
+                            : " sequences, the bucket ") +
+                     std::to_string(shape.sequences),
                  sequences, shape.sequences, "choose a bucket with more places"};
   }
   if (left < 0) {
-    return error{errc::invalid_argument, "the pack has " + std::to_string(rows) +
-                 " padded tokens, the bucket " + std::to_string(shape.tokens), rows, shape.tokens,
-                 "choose a bucket with more tokens"};
+    return error{errc::invalid_argument,
+                 "the pack has " + std::to_string(rows) + " padded tokens, the bucket " +
+                     std::to_string(shape.tokens),
+                 rows, shape.tokens, "choose a bucket with more tokens"};
   }
   if (shape.tokens % cp != 0) {
-    return error{errc::invalid_argument, "a bucket of " + std::to_string(shape.tokens) +
-                 " tokens cannot be cut over " + std::to_string(cp) + " ranks", shape.tokens, cp,
-                 "use a multiple of the ranks"};
+    return error{errc::invalid_argument,
+                 "a bucket of " + std::to_string(shape.tokens) + " tokens cannot be cut over " +
+                     std::to_string(cp) + " ranks",
+                 shape.tokens, cp, "use a multiple of the ranks"};
   }
   const std::int64_t multiple = tail == tail_policy::rows ? 1 : length_multiple(layout, cp);
   if (left % multiple != 0) {
-    return error{errc::invalid_argument, "the tail of " + std::to_string(left) +
-                 " tokens is not a multiple of " + std::to_string(multiple), left, multiple,
+    return error{errc::invalid_argument,
+                 "the tail of " + std::to_string(left) + " tokens is not a multiple of " +
+                     std::to_string(multiple),
+                 left, multiple,
                  "use a bucket whose tokens are a multiple of " + std::to_string(multiple)};
   }
   cu_seqlens out = cu;

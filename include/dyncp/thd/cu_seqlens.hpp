@@ -37,8 +37,9 @@ struct cu_seqlens {
     std::span<const std::int64_t> lengths, std::int64_t multiple = 1) {
   constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max();
   if (multiple < 1) {
-    return error{errc::invalid_argument, "lengths cannot be padded to a multiple of " +
-                 std::to_string(multiple), multiple, 1, "use a multiple of 1 or more"};
+    return error{errc::invalid_argument,
+                 "lengths cannot be padded to a multiple of " + std::to_string(multiple), multiple,
+                 1, "use a multiple of 1 or more"};
   }
   std::vector<std::int32_t> sums;
   sums.reserve(lengths.size() + 1);
@@ -47,14 +48,17 @@ struct cu_seqlens {
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     const std::int64_t length = lengths[i];
     if (length < 0) {
-      return error{errc::invalid_length, "sequence " + std::to_string(i) +
-                   " of the pack has length " + std::to_string(length), length, 0, "remove it from the batch"};
+      return error{
+          errc::invalid_length,
+          "sequence " + std::to_string(i) + " of the pack has length " + std::to_string(length),
+          length, 0, "remove it from the batch"};
     }
     // Compared before rounding up: a length near 2^63 must not overflow on its way to the check.
     if (length > limit || padded_length(length, multiple) > limit - total) {
-      return error{errc::overflow, "the pack exceeds 2147483647 tokens at sequence " +
-                   std::to_string(i) + " of length " + std::to_string(length), length, limit,
-                   "put fewer tokens in a pack: cu_seqlens are 32-bit"};
+      return error{errc::overflow,
+                   "the pack exceeds 2147483647 tokens at sequence " + std::to_string(i) +
+                       " of length " + std::to_string(length),
+                   length, limit, "put fewer tokens in a pack: cu_seqlens are 32-bit"};
     }
     total += padded_length(length, multiple);
     sums.push_back(static_cast<std::int32_t>(total));
@@ -88,7 +92,7 @@ struct cu_seqlens {
 [[nodiscard]] DYNCP_HOST_DEVICE constexpr std::int32_t sequence_at(const std::int32_t* cu,
                                                                    std::int32_t sequences,
                                                                    std::int32_t token) noexcept {
-  std::int32_t low = 0;  // cu[low] <= token
+  std::int32_t low = 0;               // cu[low] <= token
   std::int32_t high = sequences + 1;  // token < cu[high], or the end
   while (high - low > 1) {
     const std::int32_t middle = low + (high - low) / 2;

@@ -78,9 +78,8 @@ struct token_ref {
                                                                        std::int32_t rank,
                                                                        std::int32_t row) noexcept {
   // Zigzag and contiguous slots begin at cu_padded / cp on every rank, exactly.
-  const std::int32_t packed = pack.layout == layout_kind::row_split
-                                  ? rank * pack.local_rows() + row
-                                  : row * pack.cp;
+  const std::int32_t packed =
+      pack.layout == layout_kind::row_split ? rank * pack.local_rows() + row : row * pack.cp;
   return sequence_at(pack.cu_padded, pack.sequences, packed);
 }
 
@@ -92,9 +91,8 @@ struct token_ref {
   if (s == pack.sequences) return {s, 0, false};
   const slot rows = slot_of(pack, s, rank);
   const std::int32_t i = row - rows.row();
-  const std::int32_t position = i < rows.front.rows
-                                    ? rows.front.position + i
-                                    : rows.back.position + (i - rows.front.rows);
+  const std::int32_t position =
+      i < rows.front.rows ? rows.front.position + i : rows.back.position + (i - rows.front.rows);
   return {s, position, position < pack.length(s)};
 }
 

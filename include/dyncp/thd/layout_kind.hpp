@@ -11,11 +11,13 @@ inline namespace v0 {
 
 /// How the rows of a pack are cut over the ranks of its CP group.
 ///
-/// | kind       | a rank holds                                  | use it for                       |
-/// | ---------- | --------------------------------------------- | -------------------------------- |
-/// | zigzag     | chunks r and 2*cp-1-r of each sequence        | causal attention: equal work     |
-/// | contiguous | the r-th of cp equal runs of each sequence    | recurrences (GDN), convolutions  |
-/// | row_split  | the r-th of cp equal runs of the whole pack   | all-gather attention, DSv4       |
+/// | kind       | a rank holds                              | use it for                      |
+/// | ---------- | ----------------------------------------- | ------------------------------- |
+/// | zigzag     | chunks r and 2*cp-1-r of each sequence    | causal attention: equal work    |
+/// | contiguous | the r-th of cp runs of each sequence      | recurrences (GDN), convolutions |
+/// | row_split  | the r-th of cp runs of the whole pack     | all-gather attention, DSv4      |
+///
+/// Runs of one sequence, or of the pack, are equally long.
 ///
 /// With one rank the three are the same.
 enum class layout_kind : std::int32_t { zigzag, contiguous, row_split };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dyncp/core/error.hpp>
+#include <dyncp/core/int_math.hpp>
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/thd/cu_seqlens.hpp>
@@ -42,15 +43,18 @@ class pack_layout {
     const std::int64_t align = alignment(rule, cp);
     const std::int64_t needed = length_multiple(layout, cp);
     if (align % needed != 0) {
-      return error{errc::invalid_argument, "sequences padded to a multiple of " +
-                   std::to_string(align) + " cannot be cut " + std::string(to_string(layout)) +
-                   " over " + std::to_string(cp) + " ranks", align, needed,
-                   "set padding_rule::zigzag, or padding_rule::multiple to " +
-                   std::to_string(needed)};
+      return error{
+          errc::invalid_argument,
+          "sequences padded to a multiple of " + std::to_string(align) + " cannot be cut " +
+              std::string(to_string(layout)) + " over " + std::to_string(cp) + " ranks",
+          align, needed,
+          "set padding_rule::zigzag, or padding_rule::multiple to " + std::to_string(needed)};
     }
     auto cu = make_cu_seqlens(lengths, align);
     if (!cu) return std::move(cu).error();
-    const std::int64_t tokens = padded_pack_tokens(rule, cp, cu->padded.back());
+    // Only a row split without a rule needs the second rounding: its shares, which the plan lets
+    // differ by a token, are made equal by rows of no sequence.
+    const std::int64_t tokens = round_up(padded_pack_tokens(rule, cp, cu->padded.back()), cp);
     if (tokens > std::numeric_limits<std::int32_t>::max()) {
       return error{errc::overflow, "the pack exceeds 2147483647 tokens with its tail", tokens,
                    std::numeric_limits<std::int32_t>::max(),
@@ -81,24 +85,28 @@ class pack_layout {
                      length < 0 ? length : padded, 0, "give prefix sums"};
       }
       if (length > padded) {
-        return error{errc::invalid_argument, name + " has " + std::to_string(length) +
-                     " tokens in " + std::to_string(padded) + " padded ones", length, padded,
-                     "pad before packing"};
+        return error{errc::invalid_argument,
+                     name + " has " + std::to_string(length) + " tokens in " +
+                         std::to_string(padded) + " padded ones",
+                     length, padded, "pad before packing"};
       }
       if (padded % multiple != 0) {
-        return error{errc::invalid_argument, name + " is padded to " + std::to_string(padded) +
-                     ", not a multiple of " + std::to_string(multiple) + " as " +
-                     std::string(to_string(layout)) + " over " + std::to_string(cp) +
-                     " ranks needs", padded, multiple,
-                     "pad each sequence, not only the total, to a multiple of " +
-                     std::to_string(multiple)};
+        return error{
+            errc::invalid_argument,
+            name + " is padded to " + std::to_string(padded) + ", not a multiple of " +
+                std::to_string(multiple) + " as " + std::string(to_string(layout)) + " over " +
+                std::to_string(cp) + " ranks needs",
+            padded, multiple,
+            "pad each sequence, not only the total, to a multiple of " + std::to_string(multiple)};
       }
     }
     if (tokens < cu.padded.back() || tokens % cp != 0) {
-      return error{errc::invalid_argument, "a pack of " + std::to_string(tokens) +
-                   " tokens does not hold its sequences of " + std::to_string(cu.padded.back()) +
-                   " padded tokens in equal shares on " + std::to_string(cp) + " ranks", tokens,
-                   cu.padded.back(), "round the pack up to a multiple of the ranks"};
+      return error{errc::invalid_argument,
+                   "a pack of " + std::to_string(tokens) +
+                       " tokens does not hold its sequences of " +
+                       std::to_string(cu.padded.back()) + " padded tokens in equal shares on " +
+                       std::to_string(cp) + " ranks",
+                   tokens, cu.padded.back(), "round the pack up to a multiple of the ranks"};
     }
     if (layout != layout_kind::row_split && (tokens - cu.padded.back()) % cp != 0) {
       return error{errc::invalid_argument, "the tail of the pack cannot be cut over the ranks",

@@ -17,8 +17,7 @@ inline namespace v0 {
 /// counter over the local rows is wrong from the second run on (Megatron-LM#5243). Padding
 /// continues its sequence, the tail has 0: never more than the longest padded length.
 /// Complexity: linear.
-[[nodiscard]] inline std::vector<std::int32_t> positions(const pack_view& pack,
-                                                         std::int32_t rank) {
+[[nodiscard]] inline std::vector<std::int32_t> positions(const pack_view& pack, std::int32_t rank) {
   std::vector<std::int32_t> out(static_cast<std::size_t>(pack.local_rows()), 0);
   for (std::int32_t s = 0; s < pack.sequences; ++s) {
     const slot rows = slot_of(pack, s, rank);
