@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -39,24 +40,24 @@ class builder {
               opts.given.push_back(name.substr(2));
             },
             what)
-        ->type_name("N");
+        ->type_name("N")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
 
   CLI::Option* word(const std::string& name, std::string& target, const std::string& what,
                     const std::string& type) {
-    return app_.add_option(name, target, what)->type_name(type);
+    return app_.add_option(name, target, what)
+        ->type_name(type)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
 
   void flag(const std::string& name, bool& target, const std::string& what) {
     app_.add_flag(name, target, what);
   }
 
-  void group(const std::string& title) { group_ = title; }
-
  private:
   CLI::App& app_;
   options& opts_;
-  std::string group_;
 };
 
 void add_sequence_options(builder& b, options& o) {
@@ -127,22 +128,33 @@ void add_presets(CLI::App& app, options& o) {
   sub->callback([&o] { o.command = command::presets; });
 }
 
-// The nearest option to the first word that no option of the subcommand knows.
-std::string suggestion(const CLI::App& app, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (word.rfind("--", 0) != 0) continue;
-    std::vector<std::string> names;
-    for (const CLI::App* sub : app.get_subcommands(nullptr)) {
-      if (!app.get_subcommands().empty() && sub != app.get_subcommands().front()) continue;
-      for (const CLI::Option* option : sub->get_options()) {
-        names.push_back(option->get_name(false, true).substr(0, 40));
-      }
-    }
-    for (std::string& name : names) name = name.substr(0, name.find(','));
-    const std::string nearest = dyncp::text::nearest_name(word, names);
-    if (!nearest.empty()) return "did you mean " + nearest + "?";
+// Names of the options of the subcommand that was given, or of the subcommands themselves.
+std::vector<std::string> known_words(const CLI::App& app) {
+  std::vector<std::string> names;
+  if (app.get_subcommands().empty()) {
+    for (const CLI::App* sub : app.get_subcommands(nullptr)) names.push_back(sub->get_name());
+    return names;
   }
-  return "see --help";
+  for (const CLI::Option* option : app.get_subcommands().front()->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// What to try instead of the first word that is not known.
+std::string suggestion(const CLI::App& app, const std::vector<std::string>& words) {
+  const std::vector<std::string> known = known_words(app);
+  const bool commands = app.get_subcommands().empty();
+  for (std::string word : words) {
+    word = word.substr(0, word.find('='));
+    const bool candidate = commands ? word.rfind('-', 0) != 0 : word.rfind("--", 0) == 0;
+    if (!candidate || std::find(known.begin(), known.end(), word) != known.end()) continue;
+    const std::string nearest = dyncp::text::nearest_name(word, known);
+    const std::string about = commands ? dyncp::text::quoted(word) + " is no subcommand; " : "";
+    if (!nearest.empty()) return about + "did you mean " + nearest + "?";
+    return about + (commands ? "known: " + dyncp::text::joined(known) : "see --help");
+  }
+  return commands ? "known: " + dyncp::text::joined(known) : "see --help";
 }
 
 }  // namespace

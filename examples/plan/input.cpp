@@ -120,7 +120,6 @@ result<input> load_input(const options& o, bool static_only) {
   }
   p.limits.micro_batches = *micro_batches;
   p.limits.max_tokens_per_rank = o.max_tokens_per_rank;
-  if (p.parallel.vpp > 1) p.limits.micro_batch_multiple = p.parallel.pp;
   if (auto ok = dyncp::check(p.parallel); !ok) return ok.error();
 
   auto list = dyncp::read_length_file(o.lengths);

@@ -131,6 +131,38 @@ class analytic_cost {
     return b;
   }
 
+  /// Rank-seconds, forward and backward, that any pack spends at least on a load in it: matrix and
+  /// attention work at full efficiency, rings hidden, nothing fixed. Additive over a batch, in
+  /// doubles, so that it prices whole batches too.
+  [[nodiscard]] double work_floor_s(double tokens, double squares,
+                                    std::int32_t stage_class) const noexcept {
+    const double again_linear = recompute_ == recomputation::full ? 1.0 : 0.0;
+    const double again_attention = recompute_ == recomputation::none ? 0.0 : 1.0;
+    return rounded_product(rounded_product(per_token_s(stage_class), tokens),
+                           1.0 + backward_linear_ + again_linear) +
+           rounded_product(rounded_product(attention_per_square_s_, squares),
+                           1.0 + backward_attention_ + again_attention);
+  }
+
+  /// Seconds of a pack that depend on nothing in it, forward and backward.
+  [[nodiscard]] double fixed_floor_s() const noexcept {
+    return fixed_s_ * (recompute_ == recomputation::full ? 3.0 : 2.0);
+  }
+
+  /// Rank-seconds that a load in groups of `c` ranks spends at least when its ring binds: matrix
+  /// work plus all hops, forward and backward; each hop is either exposed or under attention.
+  [[nodiscard]] double ring_floor_s(double tokens, std::int32_t c, link k,
+                                    std::int32_t stage_class) const noexcept {
+    const double again_linear = recompute_ == recomputation::full ? 1.0 : 0.0;
+    const double again_ring = recompute_ == recomputation::none ? 0.0 : 1.0;
+    const double linear = rounded_product(rounded_product(per_token_s(stage_class), tokens),
+                                          1.0 + backward_linear_ + again_linear);
+    const double hops = rounded_product(
+        rounded_product(hop_per_token_s_[static_cast<int>(k)], tokens),
+        rounded_product(layers_, c - 1));
+    return linear + rounded_product(hops, 1.0 + backward_ring_bytes_ + again_ring);
+  }
+
  private:
   [[nodiscard]] double per_token_s(std::int32_t stage_class) const noexcept {
     const bool head = has_head_ && stage_class == stage_classes() - 1;

@@ -28,7 +28,8 @@ struct close_file {
 [[nodiscard]] inline error file_error(const char* verb, const std::string& path) {
   return make_error(errc::io_error,
                     "cannot " + std::string(verb) + " " + text::quoted(path) + ": " +
-                        std::strerror(errno));
+                        std::strerror(errno),
+                    "check the path and its permissions");
 }
 
 [[nodiscard]] inline result<std::string> read_stream(std::FILE* file, const std::string& path) {

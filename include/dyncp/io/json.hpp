@@ -4,6 +4,7 @@
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/io/files.hpp>
+#include <dyncp/io/length_file.hpp>
 #include <dyncp/io/plan_document.hpp>
 #include <dyncp/io/spec_fields.hpp>
 #include <dyncp/io/text.hpp>
@@ -355,13 +356,14 @@ inline constexpr std::int64_t most_multiple = std::int64_t{1} << 24;
       !ok) {
     return ok.error();
   }
-  for (auto [key, member, least] :
-       {std::tuple{"max_sequences_per_pack", &l.max_sequences_per_pack, 0},
-        std::tuple{"micro_batches", &l.micro_batches, 0},
-        std::tuple{"micro_batch_multiple", &l.micro_batch_multiple, 1}}) {
-    if (auto ok = read_member<std::int32_t>(view, key, *member, least, most); !ok) {
-      return ok.error();
-    }
+  for (auto [key, member] : {std::pair{"max_sequences_per_pack", &l.max_sequences_per_pack},
+                             {"micro_batches", &l.micro_batches}}) {
+    if (auto ok = read_member<std::int32_t>(view, key, *member, 0, most); !ok) return ok.error();
+  }
+  if (auto ok = read_member<std::int32_t>(view, "micro_batch_multiple", l.micro_batch_multiple, 1,
+                                          1 << 16);
+      !ok) {
+    return ok.error();
   }
   if (auto ok = read_member(view, "no_idle_ranks", l.no_idle_ranks); !ok) return ok.error();
   if (auto ok = read_member(view, "uniform_cp", l.uniform_cp); !ok) return ok.error();
@@ -410,7 +412,10 @@ template <class Spec>
   });
   if (!complete) return complete.error();
   if constexpr (std::same_as<Spec, model_spec>) {
-    if (auto ok = check_fields(spec); !ok) return root.fail(ok.error().code, ": " + ok.error().what);
+    if (auto ok = check_fields(spec); !ok) {
+      return root.fail(ok.error().code, "contradicts itself: " + ok.error().what, ok.error().value,
+                       ok.error().limit, ok.error().hint);
+    }
   }
   return spec;
 }
@@ -457,19 +462,11 @@ template <class Spec>
   return {};
 }
 
-}  // namespace detail
-
-/// A plan file from its text. Needs num_ranks, max_tokens_per_rank, seqlens and micro_batches;
-/// the rest is optional and unknown keys are ignored. Groups keep their order in the file.
-///
-/// The plan is well-formed, not yet valid: see `validate`. `source` names the text in errors:
-/// parse_error (malformed, wrong type, missing key), invalid_argument (a number outside its
-/// domain), invalid_length (a sequence below one or above 2^40 tokens), unknown_name. O(size).
-[[nodiscard]] inline result<plan_document> parse_plan(std::string_view text,
-                                                      const std::string& source) {
-  auto document = detail::parse_json(text, source);
+[[nodiscard]] inline result<plan_document> read_plan(std::string_view text,
+                                                     const std::string& source) {
+  auto document = parse_json(text, source);
   if (!document) return document.error();
-  const detail::json_view root(*document, source);
+  const json_view root(*document, source);
   plan_document out;
   if (!root.is_object()) {
     return root.fail(errc::parse_error, "is " + root.type() + ", not an object");
@@ -493,17 +490,106 @@ template <class Spec>
   if (!limit) return limit.error();
   out.plan.max_tokens_per_rank = *limit;
   if (auto pad = root.find("pad")) {
-    auto rule = detail::read_padding(*pad);
+    auto rule = read_padding(*pad);
     if (!rule) return rule.error();
     out.plan.padding = *rule;
   }
   auto seqlens = root.array_at("seqlens");
   if (!seqlens) return seqlens.error();
-  auto lengths = detail::read_integers(*seqlens, 1, max_sequence_length, errc::invalid_length);
+  auto lengths = read_integers(*seqlens, 1, max_sequence_length, errc::invalid_length);
   if (!lengths) return lengths.error();
   out.seqlens = std::move(*lengths);
-  if (auto ok = detail::read_micro_batches(root, out.plan); !ok) return ok.error();
-  if (auto ok = detail::read_extras(root, out); !ok) return ok.error();
+  if (auto ok = read_micro_batches(root, out.plan); !ok) return ok.error();
+  if (auto ok = read_extras(root, out); !ok) return ok.error();
+  return out;
+}
+
+[[nodiscard]] inline error with_hint(error e, const std::string& hint) {
+  if (e.hint.empty()) e.hint = hint;
+  return e;
+}
+
+struct json_line {
+  std::int64_t length = 0;
+  std::int64_t group = -1;
+};
+
+[[nodiscard]] inline result<json_line> read_json_line(std::string_view line,
+                                                      const std::string& place) {
+  const nlohmann::json document = nlohmann::json::parse(line, nullptr, false);
+  if (document.is_discarded()) {
+    return make_error(errc::parse_error, place + ": " + text::quoted(line) + " is not JSON",
+                      "write one object a line");
+  }
+  const json_view root(document, place);
+  json_line out;
+  if (auto group = root.find("group")) {
+    auto id = group->integer<std::int64_t>(0, std::numeric_limits<std::int64_t>::max());
+    if (!id) return id.error();
+    out.group = *id;
+  }
+  for (const char* key : {"length", "input_ids", "tokens"}) {
+    const auto view = root.find(key);
+    if (!view) continue;
+    if (view->is_array() && std::string_view(key) != "length") {
+      out.length = static_cast<std::int64_t>(view->size());
+      return out;
+    }
+    if (std::string_view(key) == "input_ids") {
+      return view->fail(errc::parse_error, "is " + view->type() + ", not an array", 0, 0,
+                        "input_ids are the token ids of one sequence");
+    }
+    auto length = view->integer<std::int64_t>(0, max_sequence_length, errc::invalid_length);
+    if (!length) return with_hint(std::move(length).error(), "lengths are 0 to 2^40 tokens");
+    out.length = *length;
+    return out;
+  }
+  return root.fail(errc::parse_error, "has none of the keys length, input_ids and tokens", 0, 0,
+                   "write one of them a line");
+}
+
+}  // namespace detail
+
+/// A plan file from its text. Needs num_ranks, max_tokens_per_rank, seqlens and micro_batches;
+/// the rest is optional and unknown keys are ignored. Groups keep their order in the file.
+///
+/// The plan is well-formed, not yet valid: see `validate`. `source` names the text in errors:
+/// parse_error (malformed, wrong type, missing key), invalid_argument (a number outside its
+/// domain), invalid_length (a sequence below one or above 2^40 tokens), unknown_name. O(size).
+[[nodiscard]] inline result<plan_document> parse_plan(std::string_view text,
+                                                      const std::string& source) {
+  auto plan = detail::read_plan(text, source);
+  if (plan) return plan;
+  return detail::with_hint(std::move(plan).error(), "docs/plan-format.md describes plan files");
+}
+
+/// Lengths from JSON lines, one object a line. The length is its key `length` (a whole number), or
+/// the number of items of `input_ids`, or `tokens` (an array or a number), whichever comes first in
+/// this order. `group` (a whole number of 0 or more) names the atomic group that the sequence
+/// belongs to. Other keys are ignored, and so are empty lines.
+///
+/// Errors, each with file and line: empty_input, parse_error, invalid_length, invalid_argument.
+[[nodiscard]] inline result<length_list> parse_json_lines(std::string_view text,
+                                                          std::string source) {
+  length_list out;
+  out.source = std::move(source);
+  bool grouped = false;
+  auto ok = detail::for_each_line(text, [&](std::string_view line, std::int64_t number) {
+    if (detail::trimmed(line).empty()) return result<void>{};
+    auto item = detail::read_json_line(line, detail::at_line(out.source, number));
+    if (!item) return result<void>{item.error()};
+    out.lengths.push_back(item->length);
+    out.lines.push_back(number);
+    out.atoms.push_back(item->group);
+    grouped = grouped || item->group >= 0;
+    return result<void>{};
+  });
+  if (!ok) return ok.error();
+  if (!grouped) out.atoms.clear();
+  if (out.lengths.empty()) {
+    return make_error(errc::empty_input, out.source + " holds no length",
+                      "write one object with length, input_ids or tokens a line");
+  }
   return out;
 }
 
@@ -518,10 +604,13 @@ template <class Spec>
 /// unknown ones an error. Errors: parse_error, invalid_argument, unknown_name.
 template <class Spec>
   requires std::same_as<Spec, model_spec> || std::same_as<Spec, cluster_spec>
-[[nodiscard]] result<Spec> parse_spec(std::string_view text, const std::string& source) {
-  auto document = detail::parse_json(text, source);
+[[nodiscard]] result<Spec> parse_spec(std::string_view json, const std::string& source) {
+  auto document = detail::parse_json(json, source);
   if (!document) return document.error();
-  return detail::read_spec<Spec>(detail::json_view(*document, source));
+  auto spec = detail::read_spec<Spec>(detail::json_view(*document, source));
+  if (spec) return spec;
+  return detail::with_hint(std::move(spec).error(),
+                           "fields: name, " + text::joined(field_names<Spec>()));
 }
 
 /// `parse_spec` of a file. Errors: those and io_error.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dyncp/core/result.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/io/files.hpp>
 #include <dyncp/io/text.hpp>
 #include <dyncp/problem/sequence.hpp>
@@ -22,6 +23,7 @@ struct length_list {
   std::string source;                 ///< the file, for messages
   std::vector<std::int64_t> lengths;  ///< (n): tokens, 0 .. 2^40; an empty sequence is kept
   std::vector<std::int64_t> lines;    ///< (n): counted from 1
+  std::vector<std::int64_t> atoms{};  ///< (n) or empty: `sequence::atom`
 };
 
 namespace detail {
@@ -96,6 +98,71 @@ template <class Use>
   if (!ok) return ok.error();
   if (out.lengths.empty()) return detail::no_lengths(out.source);
   return out;
+}
+
+/// Most sequences that a histogram may stand for.
+inline constexpr std::int64_t max_histogram_count = std::int64_t{1} << 26;
+
+/// Lengths from a histogram: a length and how many sequences have it, two whole numbers a line,
+/// with blanks or a comma between them. Blanks, CRLF, empty lines and # as in `parse_lengths`.
+/// The list has them in the order of the file; `shuffle` it before batches are taken.
+///
+/// Errors: those of `parse_lengths`; invalid_argument for a negative count; overflow for more than
+/// 2^26 sequences. O(bytes + sequences); pure.
+[[nodiscard]] inline result<length_list> parse_histogram(std::string_view text,
+                                                         std::string source) {
+  length_list out;
+  out.source = std::move(source);
+  auto ok = detail::for_each_line(text, [&](std::string_view line, std::int64_t number) {
+    const std::string_view words = detail::trimmed(line);
+    if (words.empty() || words.front() == '#') return result<void>{};
+    const std::string here = detail::at_line(out.source, number);
+    const std::size_t gap = words.find_first_of(" \t,");
+    if (gap == std::string_view::npos) {
+      return result<void>{error{errc::parse_error, here + ": " + text::quoted(words) +
+                                " is not a length and a count", number, 0,
+                                "write two whole numbers a line"}};
+    }
+    auto length = detail::parse_length(words.substr(0, gap), out.source, number);
+    if (!length) return result<void>{length.error()};
+    std::string_view rest = detail::trimmed(words.substr(gap));
+    if (!rest.empty() && rest.front() == ',') rest = detail::trimmed(rest.substr(1));
+    const text::parsed_integer count = text::parse_integer(rest);
+    if (count.status == text::parse_status::malformed) {
+      return result<void>{error{errc::parse_error, here + ": " + text::quoted(rest) +
+                                " is not a count", number, 0, "write two whole numbers a line"}};
+    }
+    if (count.value < 0) {
+      return result<void>{error{errc::invalid_argument, here + ": the count is " +
+                                std::string(rest), count.value, 0, "counts are 0 or more"}};
+    }
+    const auto before = static_cast<std::int64_t>(out.lengths.size());
+    if (count.status == text::parse_status::overflow ||
+        count.value > max_histogram_count - before) {
+      return result<void>{error{errc::overflow, here + ": with " + std::string(rest) +
+                                " more the histogram stands for too many sequences", count.value,
+                                max_histogram_count, "divide the counts by a common factor"}};
+    }
+    const auto n = static_cast<std::size_t>(count.value);
+    out.lengths.insert(out.lengths.end(), n, *length);
+    out.lines.insert(out.lines.end(), n, number);
+    return result<void>{};
+  });
+  if (!ok) return ok.error();
+  if (out.lengths.empty()) return detail::no_lengths(out.source);
+  return out;
+}
+
+/// Puts the list in an order that depends on the seed alone, the same on every platform.
+/// Requires at most 2^31-1 lengths. O(n).
+inline void shuffle(length_list& list, std::uint64_t seed) {
+  splitmix random(seed);
+  for (std::size_t i = list.lengths.size(); i > 1; --i) {
+    const auto j = static_cast<std::size_t>(random.below(static_cast<std::int32_t>(i)));
+    std::swap(list.lengths[i - 1], list.lengths[j]);
+    std::swap(list.lines[i - 1], list.lines[j]);
+    if (!list.atoms.empty()) std::swap(list.atoms[i - 1], list.atoms[j]);
+  }
 }
 
 /// `parse_lengths` of a file; "-" is the standard input. Errors: those and io_error.
@@ -174,7 +241,8 @@ struct selected_batch {
     } else if (wanted.drop_above > 0 && length > wanted.drop_above) {
       ++out.dropped_too_long;
     } else {
-      out.sequences.push_back({static_cast<std::int64_t>(out.sequences.size()), length, -1});
+      out.sequences.push_back({static_cast<std::int64_t>(out.sequences.size()), length,
+                               list.atoms.empty() ? -1 : list.atoms[i]});
       out.source_lines.push_back(list.lines[i]);
     }
   }

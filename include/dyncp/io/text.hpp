@@ -145,14 +145,16 @@ struct parsed_number {
   return row[b.size()];
 }
 
-/// The name nearest to `text` by edits, or "" when none shares half of its letters.
+/// The name nearest to `text`: the first that begins with it, or else by edits; "" when none shares
+/// half of its letters.
 [[nodiscard]] inline std::string nearest_name(std::string_view text,
                                               const std::vector<std::string>& names) {
   constexpr std::size_t longest = 64;
   std::string best;
   std::size_t least = std::numeric_limits<std::size_t>::max();
   for (const std::string& name : names) {
-    const std::size_t distance = edit_distance(text.substr(0, longest), name);
+    const bool begun = text.size() >= 3 && name.substr(0, text.size()) == text;
+    const std::size_t distance = begun ? 0 : edit_distance(text.substr(0, longest), name);
     if (distance < least && 2 * distance <= std::max(text.size(), name.size())) {
       least = distance;
       best = name;

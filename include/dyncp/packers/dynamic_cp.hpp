@@ -4,12 +4,14 @@
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/rounded.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/packers/cover_ranks.hpp>
 #include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/packer.hpp>
+#include <dyncp/packers/plan_hint.hpp>
 #include <dyncp/packers/region_builder.hpp>
 #include <dyncp/packers/region_search.hpp>
 #include <dyncp/packers/region_split.hpp>
@@ -25,6 +27,8 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,21 +36,37 @@ namespace dyncp {
 inline namespace v0 {
 namespace detail {
 
+struct dynamic_cp_options {
+  std::int32_t rounds = 4;
+  double long_share = 0.85;
+  std::int64_t search_steps = 0;
+};
+
+/// An observer of the search that is content with its end.
+struct no_observer {
+  bool operator()(const plan&, ticks) const noexcept { return true; }
+};
+
 /// One run of the `dynamic_cp` packer; see there.
-template <cost_model Cost>
+template <cost_model Cost, class Observer>
 class dynamic_cp_run {
  public:
-  dynamic_cp_run(const problem& prob, const Cost& cost, std::int32_t rounds, double long_share)
-      : prob_(prob), cost_(cost), rounds_(rounds), long_share_(long_share) {}
+  dynamic_cp_run(const problem& prob, const Cost& cost, const dynamic_cp_options& options,
+                 const plan_hint& hint, Observer& observer)
+      : prob_(prob), cost_(cost), options_(options), hint_(hint), observer_(observer) {}
 
-  [[nodiscard]] result<plan> run() {
+  [[nodiscard]] result<packed> run() {
     auto items = make_items(prob_, cost_);
     if (!items) return items.error();
     if (auto ok = check_counts(*items); !ok) return ok.error();
-    if (prob_.limits.no_idle_ranks) return without_idle_ranks(*items);
-    if (prob_.limits.max_inflight_tokens > 0) return within_inflight(*items);
-    if (auto found = best_plan(prob_, *items)) return std::move(*found);
-    return fallback(*items);
+    result<plan> made = [&]() -> result<plan> {
+      if (prob_.limits.no_idle_ranks) return without_idle_ranks(*items);
+      if (prob_.limits.max_inflight_tokens > 0) return within_inflight(*items);
+      if (auto found = best_plan(prob_, *items)) return std::move(*found);
+      return fallback(*items);
+    }();
+    if (!made) return made.error();
+    return packed{std::move(*made), learned_};
   }
 
  private:
@@ -75,7 +95,7 @@ class dynamic_cp_run {
   }
 
   // The best of several splits into regions, or of none; nothing when no M holds the items.
-  [[nodiscard]] result<plan> best_plan(const problem& prob, const item_table& items) const {
+  [[nodiscard]] result<plan> best_plan(const problem& prob, const item_table& items) {
     const std::int32_t per_node = ranks_per_node(prob.cluster.gpus_per_node, prob.parallel);
     for (const bool whole : {prob.limits.uniform_cp, true}) {
       region_splitter splitter(items, prob.parallel.ranks, per_node, prob.parallel.pp, whole);
@@ -89,36 +109,117 @@ class dynamic_cp_run {
   // Rounds of split, search, and correction of the estimates by simulated times.
   [[nodiscard]] std::vector<region_plan> balance_regions(const problem& prob,
                                                          const item_table& items,
-                                                         region_splitter& splitter) const {
+                                                         region_splitter& splitter) {
     region_search<Cost> search(prob, cost_, items);
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
-    std::vector<std::int32_t> start;
-    for (std::int32_t round = 0; round < (splitter.single() ? 1 : rounds_); ++round) {
-      const std::vector<region_share> shares = splitter.split(long_share_);
+    std::vector<std::int32_t> start;  // (regions): micro-batches to start from
+    const bool warm = warm_start(splitter, start);
+    const std::int32_t rounds = warm || splitter.single() ? 1 : options_.rounds;
+    for (std::int32_t round = 0; round < rounds; ++round) {
+      const std::vector<region_share> shares = splitter.split(options_.long_share);
       if (shares.empty()) break;
       start.resize(shares.size(), 0);
       std::vector<region_plan> plans;
-      ticks worst = 0;
-      double sum = 0;
       for (std::size_t k = 0; k < shares.size(); ++k) {
-        plans.push_back(search.find(shares[k], start[k]));
+        // Regions of like peaks need like numbers of micro-batches: one sweep serves several.
+        if (start[k] == 0 && k > 0 && shares[k].peak > 0.5 * shares[k - 1].peak) {
+          start[k] = start[k - 1];
+        }
+        plans.push_back(warm && start[k] > 0 ? search.repeat(shares[k], start[k])
+                                             : search.find(shares[k], start[k]));
         if (plans.back().makespan < 0) return best;
-        start[k] = search.micro_batches();
-        worst = std::max(worst, plans.back().makespan);
-        sum += static_cast<double>(plans.back().makespan);
+        if (!shares[k].items.empty()) start[k] = search.micro_batches();
       }
-      const double mean = sum / static_cast<double>(shares.size());
-      for (std::size_t k = 0; k < shares.size(); ++k) {
-        splitter.correct(
-            k, rounded_product(0.8, static_cast<double>(plans[k].makespan) - mean));
-      }
-      if (worst < best_time) {
-        best_time = worst;
-        best = std::move(plans);
-      }
+      keep_better(splitter, shares, start, std::move(plans), 0.8, best, best_time);
+    }
+    if (options_.search_steps > 0 && !best.empty() && observe(prob, items, best, best_time)) {
+      anneal_regions(prob, items, splitter, search, start, best, best_time);
     }
     return best;
+  }
+
+  // Takes over corrections and micro-batches of a hint made for the same regions.
+  [[nodiscard]] bool warm_start(region_splitter& splitter,
+                                std::vector<std::int32_t>& start) const {
+    if (hint_.empty()) return false;
+    std::int32_t at = 0;
+    for (std::size_t k = 0; k < hint_.regions.size(); ++k) {
+      const region_hint& h = hint_.regions[k];
+      if (h.ranks.begin != at || h.ranks.size < 1 || h.micro_batches < 0) return false;
+      at = h.ranks.end();
+    }
+    if (at != prob_.parallel.ranks || splitter.single() != (hint_.regions.size() == 1)) {
+      return false;
+    }
+    for (std::size_t k = 0; k < hint_.regions.size(); ++k) {
+      splitter.start_from(k, hint_.regions[k].correction);
+      start.push_back(hint_.regions[k].micro_batches);
+    }
+    return true;
+  }
+
+  // Keeps the plans if they end earlier, notes what they teach, and corrects the estimates by
+  // `rate` times what each region is off the mean.
+  void keep_better(region_splitter& splitter, const std::vector<region_share>& shares,
+                   const std::vector<std::int32_t>& start, std::vector<region_plan> plans,
+                   double rate, std::vector<region_plan>& best, ticks& best_time) {
+    ticks worst = 0;
+    double sum = 0;
+    for (const region_plan& r : plans) {
+      worst = std::max(worst, r.makespan);
+      sum += static_cast<double>(r.makespan);
+    }
+    const double mean = sum / static_cast<double>(plans.size());
+    const bool better = worst < best_time;
+    if (better) learned_.regions.clear();
+    for (std::size_t k = 0; k < plans.size(); ++k) {
+      if (better) {
+        learned_.regions.push_back({shares[k].ranks, start[k], splitter.correction(k)});
+      }
+      splitter.correct(k,
+                       rounded_product(rate, static_cast<double>(plans[k].makespan) - mean));
+    }
+    if (better) {
+      best_time = worst;
+      best = std::move(plans);
+    }
+  }
+
+  [[nodiscard]] bool observe(const problem& prob, const item_table& items,
+                             const std::vector<region_plan>& best, ticks time) {
+    if constexpr (std::is_same_v<Observer, no_observer>) {
+      return true;
+    } else {
+      return observer_(assemble(prob, items, best), time);
+    }
+  }
+
+  // Phases of split, annealing of every region, and correction; the observer may stop them.
+  void anneal_regions(const problem& prob, const item_table& items, region_splitter& splitter,
+                      region_search<Cost>& search, std::vector<std::int32_t>& start,
+                      std::vector<region_plan>& best, ticks& best_time) {
+    splitmix rng(0x64796e6370);  // any constant: plans must not depend on a clock
+    constexpr std::int64_t phases = 10;
+    const std::int64_t steps = std::max<std::int64_t>(
+        1, options_.search_steps / (phases * static_cast<std::int64_t>(best.size())));
+    std::vector<tuned_budgets> tuned(best.size());
+    for (std::int64_t phase = 0; phase < phases; ++phase) {
+      const double heat = 1.0 - static_cast<double>(phase) / phases;
+      const std::vector<region_share> shares = splitter.split(options_.long_share);
+      if (shares.size() != best.size()) return;
+      std::vector<region_plan> plans;
+      for (std::size_t k = 0; k < shares.size(); ++k) {
+        region_plan found = splitter.single() ? best[k] : search.find(shares[k], start[k]);
+        if (found.makespan < 0) return;
+        if (!splitter.single() && !shares[k].items.empty()) start[k] = search.micro_batches();
+        plans.push_back(
+            search.anneal(shares[k], std::move(found), tuned[k], steps, heat, rng));
+      }
+      const ticks before = best_time;
+      keep_better(splitter, shares, start, std::move(plans), 0.6, best, best_time);
+      if (best_time < before && !observe(prob, items, best, best_time)) return;
+    }
   }
 
   // Every region starts with the first micro-batch; those with fewer are idle at the end, which
@@ -173,7 +274,7 @@ class dynamic_cp_run {
 
   // A smaller token limit flattens the plan until its sliding window fits; halving the gap to
   // budget/stages, at which any order fits.
-  [[nodiscard]] result<plan> within_inflight(const item_table& items) const {
+  [[nodiscard]] result<plan> within_inflight(const item_table& items) {
     const std::int64_t budget = prob_.limits.max_inflight_tokens;
     const pipeline pipe{prob_.parallel.pp, prob_.parallel.vpp};
     problem tighter = prob_;
@@ -210,7 +311,7 @@ class dynamic_cp_run {
   }
 
   // Fewer and fewer micro-batches until every rank has work in each.
-  [[nodiscard]] result<plan> without_idle_ranks(const item_table& items) const {
+  [[nodiscard]] result<plan> without_idle_ranks(const item_table& items) {
     const std::int32_t multiple = micro_batch_multiple(prob_);
     problem fixed = prob_;
     fixed.limits.no_idle_ranks = false;
@@ -289,8 +390,10 @@ class dynamic_cp_run {
 
   const problem& prob_;
   const Cost& cost_;
-  std::int32_t rounds_;
-  double long_share_;
+  dynamic_cp_options options_;
+  const plan_hint& hint_;
+  Observer& observer_;
+  plan_hint learned_;
 };
 
 }  // namespace detail
@@ -317,11 +420,26 @@ struct dynamic_cp {
 
   std::int32_t rounds = 4;   ///< of correction between regions; one region needs one
   double long_share = 0.85;  ///< of a region's work that may be long sequences
+  std::int64_t search_steps = 0;  ///< of annealing after construction; 0.1 ms each at GBS 2048
 
   /// Requires `check(prob)`.
   template <cost_model Cost>
   [[nodiscard]] result<plan> pack(const problem& prob, const Cost& cost) const {
-    return detail::dynamic_cp_run<Cost>(prob, cost, rounds, long_share).run();
+    auto made = pack_from(prob, cost, {}, detail::no_observer{});
+    if (!made) return made.error();
+    return std::move(made->plan);
+  }
+
+  /// The same from the hint of the last batch's plan (empty: from nothing): one build a region
+  /// instead of a search. `observer(plan, makespan)` is called with the first plan and with each
+  /// better one while `search_steps` last, and ends the search by returning false; the result is
+  /// then the best plan so far.
+  template <cost_model Cost, class Observer>
+  [[nodiscard]] result<packed> pack_from(const problem& prob, const Cost& cost,
+                                         const plan_hint& hint, Observer&& observer) const {
+    return detail::dynamic_cp_run<Cost, std::remove_cvref_t<Observer>>(
+               prob, cost, {rounds, long_share, search_steps}, hint, observer)
+        .run();
   }
 };
 

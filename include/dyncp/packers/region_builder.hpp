@@ -51,6 +51,7 @@ struct build_options {
   std::int32_t micro_batches = 1;
   double ramp = 1.0;          // strength of the budget ramp
   double raise_above = 1.0;   // c is raised while the time exceeds this share of the plateau
+  std::span<const double> budgets{};  // (M) relative, by position; empty: ramp profile and order
 };
 
 /// Builds the micro-batches of one region for a given M; see `dynamic_cp` for the whole method.
@@ -129,7 +130,23 @@ class region_builder {
 
   // Step 1. The plateau is first guessed from the work at the smallest sizes.
   void choose_sizes(std::span<const std::int32_t> chosen, const build_options& options) {
-    profile_ = ramp_profile(slots_, pipe_.stages, backward_ratio_, options.ramp);
+    if (options.budgets.empty()) {
+      profile_ = ramp_profile(slots_, pipe_.stages, backward_ratio_, options.ramp);
+      given_.clear();
+    } else {
+      // Slots are kept by falling budget; given_ remembers which position each one is for.
+      given_.resize(static_cast<std::size_t>(slots_));
+      for (std::int32_t j = 0; j < slots_; ++j) given_[static_cast<std::size_t>(j)] = j;
+      std::sort(given_.begin(), given_.end(), [&](std::int32_t a, std::int32_t b) {
+        const double wa = options.budgets[static_cast<std::size_t>(a)];
+        const double wb = options.budgets[static_cast<std::size_t>(b)];
+        return wa != wb ? wa > wb : a < b;
+      });
+      profile_.resize(static_cast<std::size_t>(slots_));
+      for (std::size_t j = 0; j < profile_.size(); ++j) {
+        profile_[j] = options.budgets[static_cast<std::size_t>(given_[j])];
+      }
+    }
     double profile_sum = 0;
     for (const double w : profile_) profile_sum += w;
     double work = 0;
@@ -354,7 +371,14 @@ class region_builder {
       ticks& t = slot_time_[static_cast<std::size_t>(g.slot)];
       t = std::max(t, g.cost.total());
     }
-    out.order = ramp_order(slot_time_, pipe_.chunks == 1 ? pipe_.stages : 1, growth_);
+    if (given_.empty()) {
+      out.order = ramp_order(slot_time_, pipe_.chunks == 1 ? pipe_.stages : 1, growth_);
+    } else {
+      out.order.resize(given_.size());
+      for (std::size_t j = 0; j < given_.size(); ++j) {
+        out.order[static_cast<std::size_t>(given_[j])] = static_cast<std::int32_t>(j);
+      }
+    }
     std::erase_if(out.order, [&](std::int32_t slot) {
       return slot_time_[static_cast<std::size_t>(slot)] == 0;
     });
@@ -422,7 +446,8 @@ class region_builder {
   std::int32_t slots_ = 0;
   double plateau_ = 0;  // ticks
   double work_ = 0;     // rank-ticks
-  std::vector<double> profile_;        // (slots)
+  std::vector<double> profile_;        // (slots): relative budgets, falling
+  std::vector<std::int32_t> given_;    // (slots): position of each slot, when budgets are given
   std::vector<wide_item> wide_;
   std::vector<std::int32_t> narrow_;
   std::vector<cell> cells_;

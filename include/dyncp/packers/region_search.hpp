@@ -3,6 +3,7 @@
 
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/rounded.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/packers/item_table.hpp>
@@ -16,10 +17,17 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
+#include <vector>
 
 namespace dyncp {
 inline namespace v0 {
 namespace detail {
+
+/// Budgets by position and the share of the plateau above which c is raised: what `anneal` tunes.
+struct tuned_budgets {
+  std::vector<double> budgets;  // (M) relative to the largest
+  double raise_above = 1.0;
+};
 
 /// Finds the number of micro-batches of one region, by building and simulating candidates.
 ///
@@ -37,6 +45,16 @@ class region_search {
         cost.cost(load{1, 1, 1}, c, link::nvlink, cost.bottleneck_class()).total());
     most_ = prob.limits.micro_batches > 0 ? prob.limits.micro_batches
                                           : std::numeric_limits<std::int32_t>::max();
+  }
+
+  /// One build with `m` micro-batches, or a full search if that does not hold the items.
+  [[nodiscard]] region_plan repeat(const region_share& share, std::int32_t m) {
+    best_ = {};
+    best_.ranks = share.ranks;
+    best_.makespan = share.items.empty() ? 0 : -1;
+    if (share.items.empty()) return std::move(best_);
+    if (!try_m(share, m)) return find(share, 0);
+    return std::move(best_);
   }
 
   /// The best plan found for a share, starting from `start` micro-batches (0: a full sweep).
@@ -66,6 +84,39 @@ class region_search {
       const std::int32_t middle = best_m_;
       if (!try_m(share, middle + step) && middle - step >= least) try_m(share, middle - step);
       if (step <= 1) break;
+    }
+    return std::move(best_);
+  }
+
+  /// Anneals the budgets of a region: each step changes the relative budget of a few positions,
+  /// moves one to another position or changes the share above which c is raised, then builds and
+  /// simulates anew; a step that costs less than a shrinking threshold is kept. The budgets live in
+  /// `tuned` from call to call, also when the items of the share have changed a little. `heat` in
+  /// 0 .. 1 scales the threshold, for a search that cools over several calls.
+  /// Returns the best plan seen, never worse than `from`.
+  [[nodiscard]] region_plan anneal(const region_share& share, region_plan from,
+                                   tuned_budgets& tuned, std::int64_t steps, double heat,
+                                   splitmix& rng) {
+    best_ = std::move(from);
+    if (tuned.budgets.empty()) tuned = budgets_of(best_);
+    if (best_.cells.empty() || tuned.budgets.size() < 2) return std::move(best_);
+    ticks now = evaluate(share, tuned);
+    if (now < 0) {
+      tuned = budgets_of(best_);
+      now = evaluate(share, tuned);
+      if (now < 0) return std::move(best_);
+    }
+    const double hot = rounded_product(3e-4 * heat, static_cast<double>(best_.makespan));
+    for (std::int64_t step = 0; step < steps; ++step) {
+      candidate_ = tuned;
+      perturb(candidate_, rng);
+      const double cooled = 1.0 - static_cast<double>(step) / static_cast<double>(steps);
+      const double u = rng.unit();
+      const auto slack = static_cast<ticks>(hot * cooled * u * u);
+      const ticks then = evaluate(share, candidate_);
+      if (then < 0 || then > now + slack) continue;
+      now = then;
+      std::swap(tuned, candidate_);
     }
     return std::move(best_);
   }
@@ -112,9 +163,65 @@ class region_search {
     return true;
   }
 
+  [[nodiscard]] static tuned_budgets budgets_of(const region_plan& plan) {
+    std::vector<ticks> slot(static_cast<std::size_t>(plan.num_slots()), 0);
+    ticks largest = 1;
+    for (const cell& g : plan.cells) {
+      ticks& t = slot[static_cast<std::size_t>(g.slot)];
+      t = std::max(t, g.cost.total());
+      largest = std::max(largest, t);
+    }
+    tuned_budgets tuned;
+    for (const ticks t : slot) {
+      tuned.budgets.push_back(static_cast<double>(t) / static_cast<double>(largest));
+    }
+    return tuned;
+  }
+
+  // Builds and simulates; keeps the plan if it is the best. -1 when the items do not fit.
+  ticks evaluate(const region_share& share, const tuned_budgets& tuned) {
+    const auto m = static_cast<std::int32_t>(tuned.budgets.size());
+    if (m > most_ || !builder_.build(share.ranks, share.items,
+                                     {m, 1.0, tuned.raise_above, tuned.budgets}, trial_)) {
+      return -1;
+    }
+    builder_.simulate(trial_);
+    const ticks time = trial_.makespan;
+    if (time < best_.makespan) std::swap(best_, trial_);
+    return time;
+  }
+
+  static void perturb(tuned_budgets& tuned, splitmix& rng) {
+    std::vector<double>& w = tuned.budgets;
+    const auto m = static_cast<std::int32_t>(w.size());
+    const double reach = rng.below(3) == 0 ? 0.3 : 0.08;
+    const double factor = 1.0 + rounded_product(reach, 2.0 * rng.unit() - 1.0);
+    switch (rng.below(4)) {
+      case 0:  // one position
+        w[static_cast<std::size_t>(rng.below(m))] *= factor;
+        break;
+      case 1: {  // a run of positions
+        const std::int32_t first = rng.below(m);
+        const std::int32_t last = std::min(m, first + 2 + rng.below(11));
+        for (std::int32_t j = first; j < last; ++j) w[static_cast<std::size_t>(j)] *= factor;
+        break;
+      }
+      case 2: {  // one position moves elsewhere
+        const std::int32_t from = rng.below(m);
+        const double moved = w[static_cast<std::size_t>(from)];
+        w.erase(w.begin() + from);
+        w.insert(w.begin() + rng.below(m), moved);
+        break;
+      }
+      default:
+        tuned.raise_above = std::clamp(tuned.raise_above * factor, 0.2, 5.0);
+    }
+  }
+
   const problem& prob_;
   const item_table& items_;
   region_builder<Cost> builder_;
+  tuned_budgets candidate_;
   double fixed_ = 0;        // ticks of an operation pair of one token
   std::int32_t most_ = 0;   // largest M allowed
   std::int32_t best_m_ = 0;

@@ -94,6 +94,14 @@ class region_splitter {
     return shares;
   }
 
+  /// Corrections, in ticks, to hand on to the next batch and to start from.
+  [[nodiscard]] std::int64_t correction(std::size_t region) const noexcept {
+    return region < corrections_.size() ? static_cast<std::int64_t>(corrections_[region]) : 0;
+  }
+  void start_from(std::size_t region, std::int64_t correction) noexcept {
+    if (region < corrections_.size()) corrections_[region] = static_cast<double>(correction);
+  }
+
   /// Adds to the estimate of a region what the simulator found beyond it, in ticks.
   void correct(std::size_t region, double excess) {
     if (region < corrections_.size()) corrections_[region] += excess;

@@ -166,7 +166,7 @@ class plan_checker {
 
   // False when the ranks do not exist.
   bool check_range(std::int32_t j, std::int32_t g, rank_range r) {
-    if (r.size < 1 || r.begin < 0 || r.begin > plan_.num_ranks - r.size) {
+    if (r.size < 1 || r.begin < 0 || std::int64_t{r.begin} + r.size > plan_.num_ranks) {
       add({violation_kind::rank_out_of_range, j, g, -1, std::int64_t{r.begin} + r.size,
            plan_.num_ranks,
            where(j, g) + " covers ranks " + std::to_string(r.begin) + " .. " +

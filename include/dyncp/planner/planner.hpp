@@ -4,99 +4,139 @@
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/packers/dynamic_cp.hpp>
 #include <dyncp/packers/packer.hpp>
+#include <dyncp/packers/plan_hint.hpp>
+#include <dyncp/plan/lower_bounds.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/plan/validate.hpp>
+#include <dyncp/planner/policies.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/simulator.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace dyncp {
 inline namespace v0 {
 
-/// A plan and the numbers that justify it.
+/// A plan, the numbers that justify it, and what the next batch may start from.
 struct planned {
   dyncp::plan plan;
   plan_statistics statistics;
+  dyncp::certificate certificate;  ///< lower bounds on the makespan of any plan of this batch
+  plan_hint hint;                  ///< empty for packers that do not learn
 };
-
-namespace detail {
-
-template <class T>
-concept packer_policy = requires { T::name; };
-
-template <class T>
-concept simulator_policy = simulator<T>;
-
-template <class T>
-concept cost_policy = cost_model<T>;
-
-}  // namespace detail
 
 /// Prices, simulates and validates what a packer proposes.
 ///
-///   auto best = dyncp::planner{dyncp::analytic_cost(model, cluster, parallel)}.plan(problem);
+///   const dyncp::planner planner{dyncp::analytic_cost(model, cluster, parallel)};
+///   if (auto best = planner.plan(problem)) use(best->plan);
 ///
-/// Policies: a cost model, optionally a packer (default `dynamic_cp`) and a simulator (default
-/// `event_simulator`), in any order. A plan that breaks a promise is never returned: it is a bug
-/// of the packer and comes back as `invalid_plan`.
+/// Policies: a cost model, and optionally a packer (default `dynamic_cp`) and a simulator (default
+/// `event_simulator`), in any order; each is found by its role. A plan that breaks a promise is
+/// never returned: it would be a bug of the packer and comes back as `invalid_plan`.
 ///
-/// Deterministic: the result depends on the problem and the policies' parameters alone.
-/// Thread safety: const members may be called concurrently.
+/// Deterministic: the result depends on the arguments and the policies' parameters alone, never on
+/// time, threads or addresses. Thread safety: const members may be called concurrently.
 template <cost_model Cost, class Packer = dynamic_cp, simulator Simulator = event_simulator>
   requires packer<Packer, Cost>
 class planner {
  public:
-  explicit planner(Cost cost, Packer packer = {}, Simulator simulator = {})
-      : cost_(std::move(cost)), packer_(std::move(packer)), simulator_(std::move(simulator)) {}
+  template <class... Policies>
+    requires(detail::count_of<detail::policy_role::cost, Policies...> == 1 &&
+             detail::count_of<detail::policy_role::none, Policies...> == 0)
+  explicit planner(const Policies&... policies)
+      : cost_(detail::argument_or_default<Cost>(policies...)),
+        packer_(detail::argument_or_default<Packer>(policies...)),
+        simulator_(detail::argument_or_default<Simulator>(policies...)) {}
 
   /// Necessary conditions only: the problem is well-formed, and every sequence fits some group.
-  /// Errors: those of `check(problem)`; sequence_too_long; overflow for a pack over 2^31-1 tokens.
+  /// Errors: those of `check(problem)`; sequence_too_long; overflow for a pack over 2^31-1 tokens
+  /// or an operation over `max_operation_s`. Complexity: O(n * sizes).
   [[nodiscard]] result<void> can_plan(const problem& prob) const {
     if (auto ok = check(prob); !ok) return ok;
-    const std::int32_t widest = allowed_cp_sizes(prob.parallel).back();
+    const std::vector<std::int32_t> sizes = allowed_cp_sizes(prob.parallel);
+    std::size_t longest = 0;
     for (std::size_t i = 0; i < prob.sequences.size(); ++i) {
-      if (auto ok = fits_somewhere(prob, i, widest); !ok) return ok;
+      if (auto ok = fits_somewhere(prob, i, sizes); !ok) return ok;
+      if (prob.sequences[i].length > prob.sequences[longest].length) longest = i;
     }
-    return {};
+    return check_ticks(prob, sizes);
   }
 
-  /// The packer's plan, validated, with its statistics.
-  [[nodiscard]] result<planned> plan(const problem& prob) const {
+  /// The packer's plan, validated, with its statistics; `hint` is that of the last batch's plan.
+  [[nodiscard]] result<planned> plan(const problem& prob, const plan_hint& hint = {}) const {
     if (auto ok = can_plan(prob); !ok) return ok.error();
-    auto packed = packer_.pack(prob, cost_);
-    if (!packed) return packed.error();
-    return evaluate(prob, std::move(*packed));
+    if constexpr (learns) {
+      auto made = packer_.pack_from(prob, cost_, hint, detail::no_observer{});
+      if (!made) return made.error();
+      return finish(prob, std::move(made->plan), std::move(made->hint));
+    } else {
+      auto made = packer_.pack(prob, cost_);
+      if (!made) return made.error();
+      return finish(prob, std::move(*made), {});
+    }
+  }
+
+  /// Anytime: `on_better(const planned&) -> bool` gets a valid plan at once and better ones while
+  /// the packer's search steps last; it ends the search by returning false (at a deadline, say).
+  /// With steps alone the result is deterministic; one that a clock cut short is to be sent to the
+  /// other ranks, not recomputed by them.
+  template <class OnBetter>
+    requires requires(const Packer& p, const problem& prob, const Cost& c) {
+      p.pack_from(prob, c, plan_hint{}, detail::no_observer{});
+    }
+  [[nodiscard]] result<planned> plan_anytime(const problem& prob, OnBetter on_better,
+                                             const plan_hint& hint = {}) const {
+    if (auto ok = can_plan(prob); !ok) return ok.error();
+    const auto observer = [&](const dyncp::plan& p, ticks) {
+      const auto so_far = evaluate(prob, p);
+      return !so_far || static_cast<bool>(on_better(*so_far));
+    };
+    auto made = packer_.pack_from(prob, cost_, hint, observer);
+    if (!made) return made.error();
+    return finish(prob, std::move(made->plan), std::move(made->hint));
   }
 
   /// Validates and simulates a plan from elsewhere.
   [[nodiscard]] result<planned> evaluate(const problem& prob, dyncp::plan p) const {
+    return finish(prob, std::move(p), {});
+  }
+
+  [[nodiscard]] const Cost& cost() const noexcept { return cost_; }
+
+ private:
+  static constexpr bool learns =
+      requires(const Packer& p, const problem& prob, const Cost& c) {
+        p.pack_from(prob, c, plan_hint{}, detail::no_observer{});
+      };
+
+  [[nodiscard]] result<planned> finish(const problem& prob, dyncp::plan p, plan_hint hint) const {
     if (auto ok = check(p, prob); !ok) return ok.error();
     const priced_plan priced = price_plan(p, prob, cost_);
     const pipeline pipe{prob.parallel.pp, prob.parallel.vpp};
     const ticks makespan = simulator_.makespan(priced, pipe);
     planned out;
     out.statistics = statistics_of(p, prob, cost_, priced, makespan);
+    out.certificate = lower_bounds(prob, cost_);
     out.plan = std::move(p);
+    out.hint = std::move(hint);
     return out;
   }
 
-  [[nodiscard]] const Cost& cost() const noexcept { return cost_; }
-
- private:
-  static result<void> fits_somewhere(const problem& prob, std::size_t i, std::int32_t widest) {
-    for (std::int32_t c : allowed_cp_sizes(prob.parallel)) {
+  static result<void> fits_somewhere(const problem& prob, std::size_t i,
+                                     const std::vector<std::int32_t>& sizes) {
+    for (const std::int32_t c : sizes) {
       const std::int64_t padded =
           padded_length(prob.sequences[i].length, alignment(prob.padding, c));
       if (padded_pack_tokens(prob.padding, c, padded) <= pack_capacity(prob, c)) return {};
     }
-    error e = too_long_error(prob, static_cast<std::int64_t>(i), widest);
+    error e = too_long_error(prob, static_cast<std::int64_t>(i), sizes.back());
     if (prob.sequences[i].length > max_pack_tokens) {
       e.code = errc::overflow;
       e.limit = max_pack_tokens;
@@ -105,10 +145,39 @@ class planner {
     return e;
   }
 
+  // The fullest pack that the limit allows must have a price, and a pipeline of such packs a sum.
+  result<void> check_ticks(const problem& prob, const std::vector<std::int32_t>& sizes) const {
+    const length_sums sums = sum_lengths(prob.sequences);
+    const std::int64_t capacity = pack_capacity(prob, sizes.back());
+    const std::int64_t tokens = static_cast<std::int64_t>(
+        std::min<int128>(sums.tokens + sums.count * alignment(prob.padding, sizes.back()),
+                         capacity));
+    const load fullest{std::max<std::int64_t>(1, tokens), tokens * tokens, 1};
+    const op_cost cost = cost_.cost(fullest, sizes.front(), link::network, cost_.bottleneck_class());
+    const double one = to_seconds(std::max(cost.forward, cost.backward));
+    const double slots = static_cast<double>(std::max<std::int64_t>(1, sums.count)) +
+                         prob.parallel.pp * prob.parallel.vpp;
+    if (one >= max_operation_s || one * slots * prob.parallel.vpp > 4.0 * max_operation_s) {
+      return error{errc::overflow,
+                   "the simulated time exceeds what ticks of 2^-40 s can count",
+                   static_cast<std::int64_t>(std::min(1e18, one * slots)),
+                   static_cast<std::int64_t>(max_operation_s),
+                   "check the units of the model and cluster, or split the batch"};
+    }
+    return {};
+  }
+
   Cost cost_;
   Packer packer_;
   Simulator simulator_;
 };
+
+template <class... Policies>
+planner(Policies...)
+    -> planner<typename detail::pick<detail::policy_role::cost, void, Policies...>::type,
+               typename detail::pick<detail::policy_role::packer, dynamic_cp, Policies...>::type,
+               typename detail::pick<detail::policy_role::simulator, event_simulator,
+                                     Policies...>::type>;
 
 }  // namespace v0
 }  // namespace dyncp

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dyncp/core/int_math.hpp>
+#include <dyncp/core/padding.hpp>
+#include <dyncp/core/rounded.hpp>
+#include <dyncp/core/ticks.hpp>
+#include <dyncp/cost/cost_model.hpp>
+#include <dyncp/plan/plan.hpp>
+#include <dyncp/plan/schedule.hpp>
+#include <dyncp/problem/problem.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+namespace dyncp {
+inline namespace v0 {
+
+/// One lower bound on the makespan, by the resource that binds.
+struct lower_bound {
+  std::string_view name;
+  ticks value = 0;
+};
+
+/// Bounds that hold for every plan of a batch that `validate` accepts, whatever its M.
+struct certificate {
+  std::vector<lower_bound> bounds;
+
+  /// The largest, which is the certificate of a plan.
+  [[nodiscard]] lower_bound binding() const {
+    lower_bound best{"none", 0};
+    for (const lower_bound& b : bounds) {
+      if (b.value > best.value) best = b;
+    }
+    return best;
+  }
+};
+
+namespace detail {
+
+template <cost_model Cost>
+class bound_calculator {
+ public:
+  bound_calculator(const problem& prob, const Cost& cost)
+      : prob_(prob),
+        cost_(cost),
+        pipe_{prob.parallel.pp, prob.parallel.vpp},
+        sums_(sum_lengths(prob.sequences)),
+        sizes_(allowed_cp_sizes(prob.parallel)),
+        per_node_(ranks_per_node(prob.cluster.gpus_per_node, prob.parallel)) {
+    for (const sequence& s : prob.sequences) {
+      if (longest_.length < s.length) longest_ = s;
+      if (shortest_.length == 0 || shortest_.length > s.length) shortest_ = s;
+    }
+  }
+
+  [[nodiscard]] certificate all() const {
+    certificate c;
+    c.bounds.push_back({"path", path()});
+    c.bounds.push_back({"memory", memory()});
+    if constexpr (requires { cost_.work_floor_s(0.0, 0.0, 0); }) {
+      c.bounds.push_back({"area", area()});
+      c.bounds.push_back({"link", link_area()});
+    }
+    return c;
+  }
+
+  // Some slot holds at least the average work; its pack passes all stages both ways.
+  [[nodiscard]] ticks slots(std::int32_t m) const {
+    if constexpr (requires { cost_.work_floor_s(0.0, 0.0, 0); }) {
+      double all_stages = 0;
+      for (std::int32_t vs = 0; vs < pipe_.stages * pipe_.chunks; ++vs) {
+        all_stages += work_s(cost_.stage_class(vs));
+      }
+      return to_ticks(less_rounding(all_stages / (rank_count() * m)));
+    } else {
+      return 0;
+    }
+  }
+
+ private:
+  // What a sum of rounded costs may lose against the exact sum, and far more.
+  static constexpr double less_rounding(double s) {
+    return std::min(max_operation_s, s * (1.0 - 1e-9));
+  }
+  [[nodiscard]] double rank_count() const { return prob_.parallel.ranks; }
+
+  [[nodiscard]] link fastest_link(std::int32_t c) const {
+    return c <= per_node_ ? link::nvlink : link::network;
+  }
+  [[nodiscard]] bool fits(const sequence& s, std::int32_t c) const {
+    const std::int64_t padded = padded_length(s.length, alignment(prob_.padding, c));
+    return padded_pack_tokens(prob_.padding, c, padded) <= pack_capacity(prob_, c);
+  }
+
+  // The longest sequence passes p stages forward and backward, at its best size. Costs grow with
+  // the load, so nothing that is packed with it makes it faster.
+  [[nodiscard]] ticks path() const {
+    ticks best = std::numeric_limits<ticks>::max();
+    for (const std::int32_t c : sizes_) {
+      if (!fits(longest_, c)) continue;
+      const load l = sequence_load(longest_.length, alignment(prob_.padding, c));
+      ticks sum = 0;
+      for (std::int32_t vs = 0; vs < pipe_.stages * pipe_.chunks; ++vs) {
+        sum += cost_.cost(l, c, fastest_link(c), cost_.stage_class(vs)).total();
+      }
+      best = std::min(best, sum);
+    }
+    return best == std::numeric_limits<ticks>::max() ? 0 : best;
+  }
+
+  // Least forward and backward of any pack, on any stage: that of the shortest sequence alone.
+  [[nodiscard]] op_cost smallest() const {
+    op_cost least{std::numeric_limits<ticks>::max(), std::numeric_limits<ticks>::max(), 0};
+    for (const std::int32_t c : sizes_) {
+      if (!fits(shortest_, c)) continue;
+      const load l = sequence_load(shortest_.length, alignment(prob_.padding, c));
+      for (std::int32_t k = 0; k < cost_.stage_classes(); ++k) {
+        const op_cost cost = cost_.cost(l, c, fastest_link(c), k);
+        least.forward = std::min(least.forward, cost.forward);
+        least.backward = std::min(least.backward, cost.backward);
+      }
+    }
+    return least.forward == std::numeric_limits<ticks>::max() ? op_cost{} : least;
+  }
+
+  // Packs that the busiest rank runs at least: a rank holds at most the limit in each.
+  [[nodiscard]] std::int64_t packs_per_rank() const {
+    const int128 room = int128{prob_.limits.max_tokens_per_rank} * prob_.parallel.ranks;
+    return static_cast<std::int64_t>(
+        std::min<int128>((sums_.tokens + room - 1) / room, std::numeric_limits<int>::max()));
+  }
+
+  // That many of the smallest packs through the pipeline, fill and drain included. A budget of
+  // tokens in flight B bounds M too: any p micro-batches in a row hold at most R*B tokens on stage
+  // 0, so ceil(M/p) >= tokens/(R*B), and M >= p*(ceil(tokens/(R*B)) - 1) + 1. Empty micro-batches
+  // cost nothing, so that many steps are not that many packs; only the token limit counts here.
+  [[nodiscard]] ticks memory() const {
+    const op_cost least = smallest();
+    return least.total() * (packs_per_rank() * pipe_.chunks + pipe_.stages - 1);
+  }
+
+  [[nodiscard]] double work_s(std::int32_t stage_class) const {
+    return cost_.work_floor_s(static_cast<double>(sums_.tokens),
+                              static_cast<double>(sums_.squares), stage_class);
+  }
+
+  // Work of the last stage shared evenly, fixed times of the packs that memory forces, and the
+  // smallest pack's way through the other stages before the first and after the last operation.
+  [[nodiscard]] ticks area() const {
+    double busy = 0;
+    for (std::int32_t v = 0; v < pipe_.chunks; ++v) {
+      busy += work_s(cost_.stage_class(v * pipe_.stages + pipe_.stages - 1));
+    }
+    const double rank_packs = static_cast<double>(sums_.tokens) /
+                              static_cast<double>(prob_.limits.max_tokens_per_rank);
+    busy += rounded_product(cost_.fixed_floor_s() * pipe_.chunks, rank_packs);
+    const op_cost least = smallest();
+    return to_ticks(less_rounding(busy / rank_count())) + (pipe_.stages - 1) * least.total();
+  }
+
+  // Sequences that no smaller group holds send their keys and values around a ring.
+  [[nodiscard]] ticks link_area() const {
+    double busy = 0;
+    for (const sequence& s : prob_.sequences) {
+      std::int32_t least = 0;
+      for (const std::int32_t c : sizes_) {
+        if (fits(s, c)) {
+          least = c;
+          break;
+        }
+      }
+      busy += cost_.ring_floor_s(static_cast<double>(s.length), std::max(1, least),
+                                 fastest_link(least), 0);
+    }
+    return to_ticks(less_rounding(busy * pipe_.chunks / rank_count()));
+  }
+
+  const problem& prob_;
+  const Cost& cost_;
+  pipeline pipe_;
+  length_sums sums_;
+  std::vector<std::int32_t> sizes_;
+  std::int32_t per_node_;
+  sequence longest_;
+  sequence shortest_;
+};
+
+}  // namespace detail
+
+/// Lower bounds on the makespan of any admissible plan, at every M:
+///   path    p stages times forward + backward of the longest sequence at its best size
+///   area    all work at full efficiency, shared by all ranks, plus forced fixed times, plus the
+///           fill and drain of the smallest pack
+///   memory  the least number of packs of the busiest rank, each as small as any
+///   link    matrix work plus the ring bytes of sequences that need several ranks
+/// Proofs in docs/algorithms.md. Requires a problem that `can_plan`. Complexity: O(n * sizes).
+template <cost_model Cost>
+[[nodiscard]] certificate lower_bounds(const problem& prob, const Cost& cost) {
+  return detail::bound_calculator<Cost>(prob, cost).all();
+}
+
+/// The bound for plans with exactly M micro-batches: the certificate, or the average slot's way
+/// through all stages where that is longer.
+template <cost_model Cost>
+[[nodiscard]] lower_bound bound_at(const problem& prob, const Cost& cost, std::int32_t m) {
+  const detail::bound_calculator<Cost> calculator(prob, cost);
+  lower_bound best = calculator.all().binding();
+  const ticks slot = calculator.slots(m);
+  if (slot > best.value) best = {"slots", slot};
+  return best;
+}
+
+}  // namespace v0
+}  // namespace dyncp
