@@ -12,6 +12,7 @@
 #include <dyncp/core/bfloat16.hpp>
 #include <dyncp/core/config.hpp>
 #include <dyncp/core/error.hpp>
+#include <dyncp/core/float16.hpp>
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/rank_range.hpp>
