@@ -23,7 +23,7 @@ cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t
 /// The dynamic shared memory of the calling thread's block.
 void* shared_memory();
 /// `bytes` of it from `address` on, checked for bounds and alignment.
-void* shared_at(std::uint32_t address, std::uint32_t bytes);
+void* shared_at(std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment);
 
 /// Meets the other lanes of the warp: when the last has come, it runs act(mine of lanes 0..31).
 using warp_action = void (*)(void* const* lanes);
@@ -39,8 +39,8 @@ void wait_copies(std::uint32_t pending);
 /// A thread that polls memory lets others go on.
 void spin();
 
-/// Reports an access of `bytes` that is not aligned to as many.
-void check_aligned(const void* p, std::uint32_t bytes);
+/// Reports an access that is not aligned.
+void check_aligned(const void* p, std::uint32_t alignment);
 
 }  // namespace emulation
 }  // namespace cuda

@@ -43,7 +43,7 @@ DYNCP_DEVICE V& shared(std::uint32_t offset) {
 #if defined(__CUDACC__)
   return *reinterpret_cast<V*>(detail::block_memory + offset);
 #else
-  return *static_cast<V*>(emulation::shared_at(offset, sizeof(V)));
+  return *static_cast<V*>(emulation::shared_at(offset, sizeof(V), alignof(V)));
 #endif
 }
 
@@ -122,7 +122,7 @@ void spread_matrices(void* const* lanes) {
 template <bool Transposed>
 void load_matrices(std::uint32_t (&to)[4], std::uint32_t address) {
   matrix_row mine;
-  const auto* const from = static_cast<const std::uint16_t*>(emulation::shared_at(address, 16));
+  const auto* const from = static_cast<const std::uint16_t*>(emulation::shared_at(address, 16, 16));
   for (int c = 0; c < 8; ++c) mine.row[c] = from[c];
   mine.registers = to;
   emulation::meet(&mine, &spread_matrices<Transposed>);
@@ -169,7 +169,7 @@ void multiply_add(void* const* lanes) {
     return static_cast<float>(x);
   };
   float a[16][16];  // (row, k)
-  float b[8][16];   // (column, k)
+  float b[16][8];   // (k, column)
   for (int lane = 0; lane < 32; ++lane) {
     const auto* const f = static_cast<const fragments*>(lanes[lane]);
     const int g = lane / 4;
@@ -178,18 +178,20 @@ void multiply_add(void* const* lanes) {
       for (int r = 0; r < 4; ++r) {
         a[g + 8 * (r % 2)][2 * t + i + 8 * (r / 2)] = element(f->a[r], i);
       }
-      for (int r = 0; r < 2; ++r) b[g][2 * t + i + 8 * r] = element(f->b[r], i);
+      for (int r = 0; r < 2; ++r) b[2 * t + i + 8 * r][g] = element(f->b[r], i);
     }
+  }
+  float c[16][8];
+  for (int row = 0; row < 16; ++row) {
+    float sums[8] = {};
+    for (int k = 0; k < 16; ++k) {
+      for (int n = 0; n < 8; ++n) sums[n] += a[row][k] * b[k][n];
+    }
+    for (int n = 0; n < 8; ++n) c[row][n] = sums[n];
   }
   for (int lane = 0; lane < 32; ++lane) {
     const auto* const f = static_cast<const fragments*>(lanes[lane]);
-    for (int i = 0; i < 4; ++i) {
-      const float* const x = a[lane / 4 + 8 * (i / 2)];
-      const float* const y = b[2 * (lane % 4) + i % 2];
-      float sum = 0;
-      for (int k = 0; k < 16; ++k) sum += x[k] * y[k];
-      f->c[i] += sum;
-    }
+    for (int i = 0; i < 4; ++i) f->c[i] += c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
   }
 }
 }  // namespace detail
@@ -295,6 +297,16 @@ DYNCP_DEVICE void store_release(std::int32_t* to, std::int32_t value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 #else
   __atomic_store_n(to, value, __ATOMIC_RELEASE);
+#endif
+}
+
+/// No instruction, but the compiler takes it for one that changes x: what follows from x is computed
+/// after this place, not kept in registers from before a loop.
+DYNCP_DEVICE void forget(std::uint32_t& x) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(x));
+#else
+  static_cast<void>(x);
 #endif
 }
 

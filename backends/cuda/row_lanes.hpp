@@ -37,6 +37,11 @@ struct row_lanes {
   [[nodiscard]] DYNCP_DEVICE std::int32_t lane(std::uint32_t thread) const {
     return static_cast<std::int32_t>(thread) & ((1 << shift) - 1);
   }
+  /// The lanes of the warp that share the row of `thread`.
+  [[nodiscard]] DYNCP_DEVICE std::uint32_t mask(std::uint32_t thread) const {
+    const std::uint32_t all = 0xffffffffU >> (32 - (1 << shift));
+    return all << (thread % 32 >> shift << shift);
+  }
 };
 
 /// The largest power of two up to 16 that divides all of them.

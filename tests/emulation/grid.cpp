@@ -34,6 +34,9 @@ struct warp_run {
   std::uint32_t members = 0;
   std::uint32_t arrived = 0;
   void (*act)(void* const*) = nullptr;
+  std::uint32_t in_sync = 0;  // lanes that wait in a __syncwarp
+  std::uint32_t sync_lanes[32] = {};  // for whom each of them waits
+  char synced = 0;            // for the thread sanitizer
 };
 
 struct cuda_thread {
@@ -132,6 +135,13 @@ void catch_signals() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, nullptr);
   sigaction(SIGBUS, &action, nullptr);
+}
+
+bool waits_for(const warp_run& w, std::uint32_t lane) {
+  for (std::uint32_t l = 0; l < 32; ++l) {
+    if (w.in_sync >> l & 1U && w.sync_lanes[l] >> lane & 1U) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -290,7 +300,7 @@ void grid_runner::finish_thread(thread& me) {
     raise(fault_kind::divergent_barrier, "ends while other threads wait at the barrier in " +
                                              std::string(b.file) + ":" + std::to_string(b.line));
   }
-  if (me.warp->arrived != 0) {
+  if (me.warp->arrived != 0 || (me.warp->in_sync != 0 && detail::waits_for(*me.warp, me.lane))) {
     raise(fault_kind::divergent_warp, "ends while other lanes of its warp wait for it");
   }
   me.warp->members &= ~(1U << me.lane);
@@ -423,6 +433,33 @@ void grid_runner::sync_block(const char* file, int line) {
   acquire(&b.barrier[side]);
 }
 
+void grid_runner::sync_lanes(std::uint32_t lanes) {
+  const unchecked scope;
+  thread& me = *current;
+  detail::warp_run& w = *me.warp;
+  if ((lanes >> me.lane & 1U) == 0 || (lanes & ~w.members) != 0) {
+    raise(fault_kind::divergent_warp, "waits in __syncwarp for lanes that ended, or not for itself");
+  }
+  for (std::uint32_t l = 0; l < 32; ++l) {
+    if ((lanes & w.in_sync) >> l & 1U && w.sync_lanes[l] != lanes) {
+      raise(fault_kind::divergent_warp, "waits in __syncwarp for a lane that waits for others");
+    }
+  }
+  release(&w.synced);
+  w.in_sync |= 1U << me.lane;
+  w.sync_lanes[me.lane] = lanes;
+  if ((w.in_sync & lanes) != lanes) {
+    run_next(me);
+  } else {
+    idle_polls_ = 0;
+    w.in_sync &= ~lanes;
+    for (std::uint32_t l = 0; l < 32; ++l) {
+      if (lanes >> l & 1U && l != me.lane) push_front(w.lanes[l]);
+    }
+  }
+  acquire(&w.synced);
+}
+
 void grid_runner::spin() {
   const unchecked scope;
   ++counters_.polls;
@@ -435,7 +472,8 @@ void grid_runner::spin() {
 
 void* grid_runner::shared_memory() { return current->block->shared; }
 
-void* grid_runner::shared_at(std::uint32_t address, std::uint32_t bytes) {
+void* grid_runner::shared_at(std::uint32_t address, std::uint32_t bytes,
+                             std::uint32_t alignment) {
   const block_run& b = *current->block;
   if (address > b.shared_bytes || bytes > b.shared_bytes - address) {
     const unchecked scope;
@@ -444,21 +482,20 @@ void* grid_runner::shared_at(std::uint32_t address, std::uint32_t bytes) {
                                          std::to_string(b.shared_bytes) + " of shared memory");
   }
   char* const p = b.shared + address;
-  check_aligned(p, bytes);
+  check_aligned(p, alignment);
   return p;
 }
 
-void grid_runner::check_aligned(const void* p, std::uint32_t bytes) {
-  if (reinterpret_cast<std::uintptr_t>(p) % bytes == 0) return;
+void grid_runner::check_aligned(const void* p, std::uint32_t alignment) {
+  const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(p) % alignment;
+  if (beyond == 0) return;
   const unchecked scope;
-  raise(fault_kind::misaligned, "accesses " + std::to_string(bytes) +
-                                    " bytes at an address that is " +
-                                    std::to_string(reinterpret_cast<std::uintptr_t>(p) % bytes) +
-                                    " beyond a multiple of them");
+  raise(fault_kind::misaligned, "accesses an address that is " + std::to_string(beyond) +
+                                    " bytes beyond a multiple of " + std::to_string(alignment));
 }
 
 void grid_runner::copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, bool valid) {
-  void* const target = shared_at(to, bytes);
+  void* const target = shared_at(to, bytes, bytes);
   const unchecked scope;
   thread& me = *current;
   check_aligned(from, bytes);

@@ -68,13 +68,14 @@ class grid_runner {
   // For the hooks; called on CUDA threads.
   void meet(void* mine, void (*act)(void* const*));
   void sync_block(const char* file, int line);
+  void sync_lanes(std::uint32_t lanes);
   void spin();
   void* shared_memory();
-  void* shared_at(std::uint32_t address, std::uint32_t bytes);
+  void* shared_at(std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment);
   void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, bool valid);
   void commit_copies();
   void wait_copies(std::uint32_t pending);
-  void check_aligned(const void* p, std::uint32_t bytes);
+  void check_aligned(const void* p, std::uint32_t alignment);
   [[noreturn]] void raise(fault_kind kind, const std::string& what);
   /// A bad access to `address`, found by the processor.
   [[noreturn]] void raise_access(const void* address);

@@ -23,6 +23,10 @@ inline void __syncthreads(const char* file = __builtin_FILE(), int line = __buil
   ::dyncp_emulation::current_runner()->sync_block(file, line);
 }
 
+inline void __syncwarp(unsigned lanes = 0xffffffffU) {
+  ::dyncp_emulation::current_runner()->sync_lanes(lanes);
+}
+
 namespace dyncp_emulation {
 
 /// What a lane brings to a shuffle.

@@ -383,8 +383,8 @@ cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t
 }
 
 void* shared_memory() { return runner().shared_memory(); }
-void* shared_at(std::uint32_t address, std::uint32_t bytes) {
-  return runner().shared_at(address, bytes);
+void* shared_at(std::uint32_t address, std::uint32_t bytes, std::uint32_t alignment) {
+  return runner().shared_at(address, bytes, alignment);
 }
 void meet(void* mine, warp_action act) { runner().meet(mine, act); }
 void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, bool valid) {
@@ -393,7 +393,9 @@ void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, bool va
 void commit_copies() { runner().commit_copies(); }
 void wait_copies(std::uint32_t pending) { runner().wait_copies(pending); }
 void spin() { runner().spin(); }
-void check_aligned(const void* p, std::uint32_t bytes) { runner().check_aligned(p, bytes); }
+void check_aligned(const void* p, std::uint32_t alignment) {
+  runner().check_aligned(p, alignment);
+}
 
 }  // namespace emulation
 }  // namespace cuda

@@ -137,6 +137,92 @@ DYNCP_CUDA_API status copy_rows(device_state* d, void* to, const void* from, con
                                 std::int64_t entries, std::int64_t rows, std::int64_t row_bytes,
                                 stream s);
 
+/// Rows of (heads, dim), elements of a row dense; strides in elements. Device memory.
+struct rows_in {
+  const void* data = nullptr;
+  std::int64_t row_stride = 0;
+};
+struct rows_out {
+  void* data = nullptr;
+  std::int64_t row_stride = 0;
+};
+
+/// The pairs of rows that a step computes; `segments` in device memory.
+struct step_call {
+  element type = element::bfloat16;
+  attention_shape shape;
+  attention_mask mask = attention_mask::full;
+  const attention_segment* segments = nullptr;
+  std::int32_t count = 0;
+  std::int32_t q_rows = 0;
+  std::int32_t kv_rows = 0;
+};
+struct forward_call {
+  step_call step;
+  rows_in q, k, v;
+  rows_out out, lse;  // float
+};
+struct backward_call {
+  step_call step;
+  rows_in q, k, v, dout;
+  rows_in lse, delta;    // float
+  rows_out dq, dk, dv;   // float
+  void* workspace = nullptr;  ///< backward_workspace_bytes; null: additions to dq in any order
+};
+struct merge_call {
+  step_call step;
+  rows_in part_out, part_lse;
+  rows_out out, lse;
+};
+struct delta_call {
+  step_call step;
+  rows_in out, dout;
+  rows_out delta;
+};
+struct clear_call {
+  rows_out out, lse;
+  std::int32_t rows = 0;
+  std::int32_t heads = 0;
+  std::int32_t dim = 0;
+};
+struct convert_call {
+  element from_type = element::float32;
+  element to_type = element::bfloat16;
+  rows_in from;
+  rows_out to;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+
+/// Success, or unsupported with what is missing. `shared_bytes`: device_facts.
+DYNCP_CUDA_API status supports(const attention_shape& shape, element type,
+                               std::int64_t shared_bytes);
+/// Bytes that a backward call in fixed order needs; 0 for float32.
+DYNCP_CUDA_API std::int64_t backward_workspace_bytes(const step_call& step);
+DYNCP_CUDA_API status attention_forward(device_state* d, const forward_call& c, stream s);
+DYNCP_CUDA_API status attention_backward(device_state* d, const backward_call& c, stream s);
+DYNCP_CUDA_API status merge(device_state* d, const merge_call& c, stream s);
+DYNCP_CUDA_API status delta(device_state* d, const delta_call& c, stream s);
+DYNCP_CUDA_API status clear(device_state* d, const clear_call& c, stream s);
+DYNCP_CUDA_API status add(device_state* d, float* to, const float* from, std::int64_t n, stream s);
+DYNCP_CUDA_API status convert(device_state* d, const convert_call& c, stream s);
+
+/// What `move_rows` does, between the rows of a whole pack and those of one rank.
+enum class row_move_kind : std::int32_t {
+  split, merge, take_front, take_back, put_front, put_back
+};
+struct move_rows_call {
+  pack_view pack;  ///< arrays in device memory
+  row_move_kind kind = row_move_kind::split;
+  std::int32_t rank = 0;
+  std::int32_t sequence_rows = 0;  ///< pack.sequence_rows(), known on the host
+  std::int32_t zero_padding = 1;
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::int64_t row_bytes = 0;
+};
+DYNCP_CUDA_API status move_rows(device_state* d, const move_rows_call& c, stream s);
+
 }  // namespace abi
 }  // namespace cuda
 }  // namespace v0

@@ -194,6 +194,8 @@ class device {
   /// 90 for compute capability 9.0.
   [[nodiscard]] std::int32_t capability() const noexcept { return facts_.capability; }
   [[nodiscard]] std::int32_t processors() const noexcept { return facts_.processors; }
+  /// Shared memory that a block of a kernel may ask for.
+  [[nodiscard]] std::int64_t shared_bytes() const noexcept { return facts_.shared_bytes; }
   /// What the functions of dyncp::cuda::abi take.
   [[nodiscard]] abi::device_state* handle() const noexcept { return shared_->handle; }
 
