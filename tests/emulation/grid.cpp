@@ -120,22 +120,38 @@ void on_signal(int number, siginfo_t* info, void* raw) {
 #endif
 }
 
-void catch_signals() {
-  static bool done = false;
-  if (done || address_sanitizer || thread_sanitizer) return;
-  done = true;
-  static char stack[64 * 1024];
-  stack_t alternative{};
-  alternative.ss_sp = stack;
-  alternative.ss_size = sizeof stack;
-  sigaltstack(&alternative, nullptr);
-  struct sigaction action{};
-  action.sa_sigaction = &on_signal;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGSEGV, &action, nullptr);
-  sigaction(SIGBUS, &action, nullptr);
-}
+/// Catches bad accesses while a kernel runs; the program's own handlers, such as doctest's, are
+/// there again after it.
+class signal_scope {
+ public:
+  signal_scope() {
+    if (address_sanitizer || thread_sanitizer) return;
+    static char stack[64 * 1024];
+    stack_t alternative{};
+    alternative.ss_sp = stack;
+    alternative.ss_size = sizeof stack;
+    sigaltstack(&alternative, &old_stack_);
+    struct sigaction action {};
+    action.sa_sigaction = &on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &old_segv_);
+    sigaction(SIGBUS, &action, &old_bus_);
+  }
+  signal_scope(const signal_scope&) = delete;
+  signal_scope& operator=(const signal_scope&) = delete;
+  ~signal_scope() {
+    if (address_sanitizer || thread_sanitizer) return;
+    sigaction(SIGSEGV, &old_segv_, nullptr);
+    sigaction(SIGBUS, &old_bus_, nullptr);
+    sigaltstack(&old_stack_, nullptr);
+  }
+
+ private:
+  stack_t old_stack_{};
+  struct sigaction old_segv_ {};
+  struct sigaction old_bus_ {};
+};
 
 bool waits_for(const warp_run& w, std::uint32_t lane) {
   for (std::uint32_t l = 0; l < 32; ++l) {
@@ -182,14 +198,13 @@ std::string launch_error(const grid_request& request, const grid_options& option
 
 grid_runner::grid_runner(fiber& home, const memory_map& memory, random_source& random,
                          const grid_options& options)
-    : home_(&home), memory_(&memory), random_(&random), options_(options), ready_(1024) {
-  detail::catch_signals();
-}
+    : home_(&home), memory_(&memory), random_(&random), options_(options), ready_(1024) {}
 
 grid_runner::~grid_runner() = default;
 
 fault grid_runner::run(const grid_request& request) {
   const unchecked scope;
+  const detail::signal_scope signals;
   request_ = &request;
   running_grid = request.grid;
   running_block = request.block;

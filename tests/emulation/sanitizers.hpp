@@ -4,8 +4,11 @@
 // What the sanitizers have to be told about code that runs on many stacks of one OS thread.
 
 #include <cstddef>
+#include <cstdint>
 
-#if defined(__SANITIZE_THREAD__)
+// The emulator itself is compiled without instrumentation and told by the build.
+#if defined(DYNCP_TSAN)
+#elif defined(__SANITIZE_THREAD__)
 #define DYNCP_TSAN 1
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -44,6 +47,9 @@ namespace dyncp_emulation {
 
 inline constexpr bool thread_sanitizer = DYNCP_TSAN != 0;
 inline constexpr bool address_sanitizer = DYNCP_ASAN != 0;
+
+/// Reports of the thread sanitizer so far; 0 without it.
+[[nodiscard]] std::int64_t race_reports();
 
 /// While one lives, accesses of the running fiber are the emulator's own and not checked.
 class unchecked {
@@ -91,14 +97,17 @@ inline void acquire([[maybe_unused]] void* p) {
 #endif
 }
 
-/// The running fiber reads or writes memory by ways that the compiler does not see.
+/// The running fiber reads or writes memory by ways that the compiler does not see. Called inside
+/// the scope of one `unchecked`.
 inline void reads([[maybe_unused]] const void* p, [[maybe_unused]] std::size_t bytes) {
 #if DYNCP_TSAN
+  const checked scope;
   __tsan_read_range(const_cast<void*>(p), bytes);
 #endif
 }
 inline void writes([[maybe_unused]] void* p, [[maybe_unused]] std::size_t bytes) {
 #if DYNCP_TSAN
+  const checked scope;
   __tsan_write_range(p, bytes);
 #endif
 }
