@@ -34,7 +34,7 @@ broken() {
 packages=(g++:g++ meson:meson ninja-build:ninja cmake:cmake pkg-config:pkg-config python3:python3
   libeigen3-dev librange-v3-dev libfmt-dev doctest-dev libbenchmark-dev libcli11-dev
   nlohmann-json3-dev libopenmpi-dev openmpi-bin:mpirun)
-if $all; then packages+=(clang:clang++); fi
+if $all; then packages+=(clang:clang++ libfuzzer-14-dev libclang-rt-14-dev valgrind:valgrind); fi
 need "${packages[@]}" || { broken "missing packages"; finish; }
 
 jobs=$(nproc 2> /dev/null || echo 2)

@@ -2,6 +2,7 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
 #include "input.hpp"
+#include "outputs.hpp"
 #include "report.hpp"
 
 #include <dyncp/io/format.hpp>
@@ -95,6 +96,11 @@ int run_check(const options& o) {
   if (!in) return report_error(in.error(), o.json);
   auto e = evaluate(in->document.plan, in->problem);
   if (!e) return report_error(e.error(), o.json);
+  if (!o.trace.empty() && e->timed) {
+    if (auto ok = write_trace(o.trace, in->document.plan, in->problem); !ok) {
+      return report_error(ok.error(), o.json);
+    }
+  }
   if (o.json) {
     fmt::print("{}", to_json(*e));
   } else {

@@ -24,25 +24,6 @@ bool can_be_timed(const std::vector<dyncp::violation>& violations, const dyncp::
   });
 }
 
-// Rank operations that are simulated in a minute or two, and times that fit in memory.
-constexpr std::int64_t most_operations = std::int64_t{1} << 33;
-constexpr std::int64_t most_cells = std::int64_t{1} << 27;
-
-dyncp::result<void> check_size(const dyncp::plan& plan, const dyncp::problem& p) {
-  const std::int64_t ranks = plan.num_ranks;
-  const std::int64_t micro_batches = std::max(1, plan.num_micro_batches());
-  const std::int64_t stages = std::int64_t{p.parallel.pp} * p.parallel.vpp;
-  if (ranks * micro_batches > most_cells || ranks * stages > most_cells ||
-      ranks * micro_batches * stages > most_operations) {
-    return dyncp::error{dyncp::errc::overflow,
-                        std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) +
-                            " micro-batches and " + std::to_string(stages) +
-                            " stages are too many to simulate",
-                        ranks * micro_batches, most_cells, "simulate a part of the job"};
-  }
-  return {};
-}
-
 // The time of all operations one after another bounds every sum of ticks.
 dyncp::result<void> check_ticks(const dyncp::priced_plan& priced) {
   constexpr double most_s = 2097152.0;  // 2^21 s: half of the range of ticks
@@ -69,8 +50,36 @@ dyncp::result<void> check_ticks(const dyncp::priced_plan& priced) {
 
 }  // namespace
 
+dyncp::result<void> check_size(std::int64_t micro_batches, const dyncp::parallel_spec& parallel) {
+  constexpr std::int64_t most_operations = std::int64_t{1} << 33;
+  constexpr std::int64_t most_cells = std::int64_t{1} << 27;
+  const std::int64_t ranks = parallel.ranks;
+  const std::int64_t stages = std::int64_t{parallel.pp} * parallel.vpp;
+  micro_batches = std::max<std::int64_t>(1, micro_batches);
+  if (ranks * micro_batches > most_cells || ranks * stages > most_cells ||
+      micro_batches * stages > most_cells ||
+      ranks * micro_batches > most_operations / stages) {
+    return dyncp::error{dyncp::errc::overflow,
+                        std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) +
+                            " micro-batches and " + std::to_string(stages) +
+                            " stages are too many to simulate",
+                        std::max({ranks * micro_batches, ranks * stages, micro_batches * stages}),
+                        most_cells, "simulate a part of the job"};
+  }
+  return {};
+}
+
+simulation simulate(const dyncp::plan& plan, const dyncp::problem& problem) {
+  const dyncp::analytic_cost cost(problem.model, problem.cluster, problem.parallel);
+  simulation out;
+  out.priced = dyncp::price_plan(plan, problem, cost);
+  out.time = dyncp::event_simulator{}.trace(out.priced,
+                                            {problem.parallel.pp, problem.parallel.vpp});
+  return out;
+}
+
 dyncp::result<evaluation> evaluate(const dyncp::plan& plan, const dyncp::problem& problem) {
-  if (auto ok = check_size(plan, problem); !ok) return ok.error();
+  if (auto ok = check_size(plan.num_micro_batches(), problem.parallel); !ok) return ok.error();
   evaluation out;
   out.violations = dyncp::validate(plan, problem);
   if (!can_be_timed(out.violations, problem, plan)) return out;

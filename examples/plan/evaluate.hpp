@@ -6,7 +6,10 @@
 #include <dyncp/plan/validate.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/problem.hpp>
+#include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/priced_plan.hpp>
 
+#include <cstdint>
 #include <vector>
 
 namespace tool {
@@ -21,6 +24,20 @@ struct evaluation {
 
   [[nodiscard]] bool valid() const noexcept { return violations.empty(); }
 };
+
+/// A plan with the time of every operation.
+struct simulation {
+  dyncp::priced_plan priced;
+  dyncp::timeline time;
+};
+
+/// Requires a plan that `evaluate` can time.
+[[nodiscard]] simulation simulate(const dyncp::plan& plan, const dyncp::problem& problem);
+
+/// What can be simulated in a minute or two and in the memory of a workstation.
+/// Errors: overflow for so many ranks, stages and micro-batches that it would take longer.
+[[nodiscard]] dyncp::result<void> check_size(std::int64_t micro_batches,
+                                             const dyncp::parallel_spec& parallel);
 
 /// Errors: overflow for a plan too large to simulate or with times over the range of ticks.
 [[nodiscard]] dyncp::result<evaluation> evaluate(const dyncp::plan& plan,

@@ -2,6 +2,7 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
 #include "input.hpp"
+#include "outputs.hpp"
 #include "packers.hpp"
 #include "report.hpp"
 
@@ -13,34 +14,19 @@
 
 #include <chrono>
 #include <cstdio>
+#include <string>
 #include <utility>
 
 namespace tool {
 namespace {
 
-// An error that names a sequence by its place in the batch also tells its line in the file.
-dyncp::error with_line(dyncp::error e, const input& in) {
-  if (e.code != dyncp::errc::sequence_too_long && e.code != dyncp::errc::overflow) return e;
-  for (std::size_t i = 0; i < in.problem.sequences.size(); ++i) {
-    if (in.problem.sequences[i].length != e.value) continue;
-    e.what += fmt::format(" ({} line {})", in.source, in.batch.source_lines[i]);
-    break;
-  }
-  return e;
-}
-
-dyncp::plan_document make_document(const input& in, const options& o, dyncp::planned made) {
-  dyncp::plan_document d;
-  d.plan = std::move(made.plan);
-  for (const dyncp::sequence& s : in.problem.sequences) d.seqlens.push_back(s.length);
-  d.source_lines = in.batch.source_lines;
-  d.packer = o.packer;
-  d.parallel = in.problem.parallel;
-  d.limits = in.problem.limits;
-  d.model = in.problem.model;
-  d.cluster = in.problem.cluster;
-  d.statistics = std::move(made.statistics);
-  return d;
+// Says on stderr when the file held less than the batch that was asked for.
+void note_short_batch(const options& o, const dyncp::selected_batch& b) {
+  const std::int64_t taken =
+      static_cast<std::int64_t>(b.sequences.size()) + b.dropped_empty + b.dropped_too_long;
+  if (!o.is_given("batch") || taken >= o.batch) return;
+  fmt::print(stderr, "dyncp-plan: note: only {} sequences were left for a batch of {}\n", taken,
+             o.batch);
 }
 
 }  // namespace
@@ -48,36 +34,60 @@ dyncp::plan_document make_document(const input& in, const options& o, dyncp::pla
 int run_plan(const options& o) {
   auto packer = find_packer(o.packer);
   if (!packer) return report_error(packer.error(), o.json);
+  for (const auto& [together, names] :
+       {std::pair{!o.batches.empty() && o.curve, "--batches and --curve"},
+        std::pair{!o.batches.empty() && !o.trace.empty(), "--batches and --trace"},
+        std::pair{o.curve && !o.trace.empty(), "--curve and --trace"},
+        std::pair{o.curve && !o.out.empty(), "--curve and --out"},
+        std::pair{o.curve && o.is_given("micro-batches"), "--curve and --micro-batches"}}) {
+    if (!together) continue;
+    return report_error(dyncp::make_error(dyncp::errc::invalid_argument,
+                                          std::string(names) + " exclude each other",
+                                          "leave one of them out"),
+                        o.json);
+  }
+  if (!o.svg.empty() && !o.curve) {
+    return report_error(dyncp::make_error(dyncp::errc::invalid_argument,
+                                          "--svg of plan draws the curve only",
+                                          "add --curve, or use compare --svg for timelines"),
+                        o.json);
+  }
+  if (!o.batches.empty()) return run_batches(o, *packer);
+  if (o.curve) return run_curve(o, *packer);
+
+  auto parameters = load_parameters(o);
+  if (!parameters) return report_error(parameters.error(), o.json);
   auto in = load_input(o, packer->static_cp);
   if (!in) return report_error(in.error(), o.json);
-  if (o.is_given("batch") && static_cast<std::int64_t>(in->problem.sequences.size()) +
-                                     in->batch.dropped_empty + in->batch.dropped_too_long <
-                                 o.batch) {
-    fmt::print(stderr, "dyncp-plan: note: only {} sequences were left for a batch of {}\n",
-               in->problem.sequences.size(), o.batch);
-  }
-
+  note_short_batch(o, in->batch);
   const auto start = std::chrono::steady_clock::now();
-  auto made = run_packer(o.packer, in->problem);
+  auto made = run_packer(o.packer, in->problem, *parameters);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  if (!made) return report_error(with_line(made.error(), *in), o.json);
+  if (!made) return report_error(with_line(made.error(), in->batch, in->source), o.json);
 
-  const dyncp::plan_document document = make_document(*in, o, std::move(*made));
+  const dyncp::plan_document document = make_document(in->problem, in->batch, o.packer, *made);
   const std::string json = o.json || !o.out.empty() ? dyncp::to_json(document) : std::string();
   if (!o.out.empty()) {
     if (auto ok = dyncp::write_file(o.out, json); !ok) return report_error(ok.error(), o.json);
+  }
+  if (!o.trace.empty()) {
+    if (auto ok = write_trace(o.trace, made->plan, in->problem); !ok) {
+      return report_error(ok.error(), o.json);
+    }
   }
   if (o.json) {
     fmt::print("{}", json);
     return 0;
   }
-  auto evaluated = evaluate(document.plan, in->problem);
+  auto evaluated = evaluate(made->plan, in->problem);
   if (!evaluated) return report_error(evaluated.error(), false);
   fmt::print("{}{}packer {}, planned in {}\n\n{}\n{}", describe_selection(in->batch),
              describe_problem(in->problem), o.packer, dyncp::text::human_seconds(took.count()),
-             describe_statistics(*document.statistics),
-             describe_micro_batches(document.plan, in->problem, *evaluated, o.verbose));
-  if (!o.out.empty()) fmt::print("\nwritten to {}\n", o.out);
+             describe_statistics(made->statistics, &made->certificate),
+             describe_micro_batches(made->plan, in->problem, *evaluated, o.verbose));
+  fmt::print("{}", mix_hint(made->statistics.cp_mix, in->problem));
+  if (!o.out.empty()) fmt::print("\nplan written to {}\n", o.out);
+  if (!o.trace.empty()) fmt::print("trace written to {}: open it in ui.perfetto.dev\n", o.trace);
   return 0;
 }
 

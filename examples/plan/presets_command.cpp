@@ -3,6 +3,7 @@
 #include "packers.hpp"
 #include "report.hpp"
 
+#include <dyncp/io/corpora.hpp>
 #include <dyncp/io/json_writer.hpp>
 #include <dyncp/io/spec_fields.hpp>
 #include <dyncp/io/table.hpp>
@@ -67,6 +68,9 @@ std::string all_as_json() {
   w.begin_array("packers");
   for (const packer_info& p : packers()) w.value(p.name);
   w.end();
+  w.begin_array("corpora");
+  for (const auto& c : dyncp::corpora()) w.value(c.name);
+  w.end();
   return w.end().take();
 }
 
@@ -88,12 +92,14 @@ void print_all() {
   }
   fmt::print("{}\n{}\n", models.render(), clusters.render());
   for (const packer_info& p : packers()) fmt::print("packer {:<16} {}\n", p.name, p.what);
+  fmt::print("\n");
+  for (const auto& c : dyncp::corpora()) fmt::print("corpus {:<14} {}\n", c.name, c.source);
 }
 
 }  // namespace
 
 int run_presets(const options& o) {
-  if (o.presets_name.empty()) {
+  if (o.preset.empty()) {
     if (o.json) {
       fmt::print("{}", all_as_json());
     } else {
@@ -101,11 +107,11 @@ int run_presets(const options& o) {
     }
     return 0;
   }
-  const auto model = dyncp::find_model(o.presets_name);
-  const auto cluster = dyncp::find_cluster(o.presets_name);
+  const auto model = dyncp::find_model(o.preset);
+  const auto cluster = dyncp::find_cluster(o.preset);
   if (!model && !cluster) {
     dyncp::error e = model.error();
-    e.what = "no model or cluster is named " + text::quoted(o.presets_name);
+    e.what = "no model or cluster is named " + text::quoted(o.preset);
     e.hint = "dyncp-plan presets lists all";
     return report_error(e, o.json);
   }

@@ -36,6 +36,7 @@ int exit_status(dyncp::errc code) noexcept {
   switch (code) {
     case dyncp::errc::invalid_argument:
     case dyncp::errc::unknown_name:
+    case dyncp::errc::unsupported:
     case dyncp::errc::io_error: return 2;
     default: return 1;
   }
@@ -71,37 +72,70 @@ std::string describe_problem(const dyncp::problem& p) {
                      text::grouped(p.limits.max_tokens_per_rank), p.model.name, p.cluster.name);
 }
 
-std::string describe_statistics(const dyncp::plan_statistics& s) {
-  const auto tokens = [](double t) { return text::grouped(static_cast<std::int64_t>(t + 0.5)); };
-  const double padding =
-      s.real_tokens > 0
-          ? static_cast<double>(s.padded_tokens - s.real_tokens) / static_cast<double>(s.real_tokens)
-          : 0.0;
-  std::string out;
-  out += fmt::format("iteration      {:>10}   makespan {} + all-reduce {}\n",
-                     text::human_seconds(s.iteration_s), text::human_seconds(s.makespan_s),
-                     text::human_seconds(s.all_reduce_s));
-  out += fmt::format("ideal          {:>10}   all work spread evenly; efficiency {}\n",
-                     text::human_seconds(s.ideal_s), text::percent(s.efficiency));
-  out += fmt::format("throughput     {:>10}   TFLOP/s per GPU, model FLOPs of real tokens\n",
-                     text::fixed(s.model_tflops_per_gpu, 1));
-  out += fmt::format("bubble         {:>10}   imbalance {}, exposed ring {}\n",
-                     text::percent(s.bubble), text::fixed(s.imbalance, 3),
-                     text::percent(s.exposed_share));
-  out += fmt::format("micro-batches  {:>10}   idle slots of ranks: {}\n", s.micro_batches,
-                     text::grouped(s.idle_slots));
-  out += fmt::format("tokens a rank  {:>10}   in flight on stage 0: {}\n",
-                     tokens(s.peak_tokens_per_rank), tokens(s.inflight_peak_tokens));
-  out += fmt::format("padding        {:>10}   of the real tokens\n", text::percent(padding));
-  dyncp::text_table mix({"cp", "packs", "sequences", "tokens", "share"});
-  for (const dyncp::cp_usage& use : s.cp_mix) {
-    const double share = s.real_tokens > 0 ? static_cast<double>(use.tokens) /
-                                                 static_cast<double>(s.real_tokens)
-                                           : 0.0;
-    mix.add({std::to_string(use.cp), text::grouped(use.packs), text::grouped(use.sequences),
-             text::grouped(use.tokens), text::percent(share)});
+double padding_share(const dyncp::plan_statistics& s) {
+  if (s.real_tokens == 0) return 0.0;
+  return static_cast<double>(s.padded_tokens - s.real_tokens) / static_cast<double>(s.real_tokens);
+}
+
+std::string describe_mix(const std::vector<dyncp::cp_usage>& mix) {
+  std::int64_t all = 0;
+  for (const dyncp::cp_usage& use : mix) all += use.tokens;
+  dyncp::text_table table({"cp", "packs", "sequences", "tokens", "share"});
+  for (const dyncp::cp_usage& use : mix) {
+    table.add({std::to_string(use.cp), text::grouped(use.packs), text::grouped(use.sequences),
+               text::grouped(use.tokens),
+               text::percent(static_cast<double>(use.tokens) /
+                             static_cast<double>(std::max<std::int64_t>(1, all)))});
   }
-  return out + "\n" + mix.render();
+  return table.render();
+}
+
+std::string mix_hint(const std::vector<dyncp::cp_usage>& mix, const dyncp::problem& p) {
+  const std::vector<std::int32_t> sizes = dyncp::allowed_cp_sizes(p.parallel);
+  if (mix.size() != 1 || sizes.size() < 2) return {};
+  if (mix.front().cp == sizes.front()) {
+    return fmt::format("hint: every pack has the smallest cp, {}: no sequence here needs more; "
+                       "dynamic CP pays with longer ones or a lower --max-tokens-per-rank\n",
+                       mix.front().cp);
+  }
+  if (mix.front().cp == sizes.back()) {
+    return fmt::format("hint: every pack has the largest cp, {}: raise --max-tokens-per-rank or "
+                       "--max-cp if memory and ranks allow it\n",
+                       mix.front().cp);
+  }
+  return {};
+}
+
+std::string describe_statistics(const dyncp::plan_statistics& s,
+                                const dyncp::certificate* bounds) {
+  const auto tokens = [](double t) { return text::grouped(static_cast<std::int64_t>(t + 0.5)); };
+  std::string out;
+  const auto row = [&](const char* name, const std::string& value, const std::string& more) {
+    out += fmt::format("{:<14} {:>10}   {}\n", name, value, more);
+  };
+  row("iteration", text::human_seconds(s.iteration_s),
+      fmt::format("makespan {} + all-reduce {}", text::human_seconds(s.makespan_s),
+                  text::human_seconds(s.all_reduce_s)));
+  if (bounds != nullptr && bounds->binding().value > 0) {
+    const dyncp::lower_bound bound = bounds->binding();
+    const double bound_s = dyncp::to_seconds(bound.value);
+    row("bound", text::human_seconds(bound_s),
+        fmt::format("no plan has a shorter makespan ({}); this one is {} above", bound.name,
+                    text::percent(s.makespan_s / bound_s - 1.0)));
+  }
+  row("ideal", text::human_seconds(s.ideal_s),
+      "all work spread evenly; efficiency " + text::percent(s.efficiency));
+  row("throughput", text::fixed(s.model_tflops_per_gpu, 1),
+      "TFLOP/s per GPU, model FLOPs of real tokens");
+  row("bubble", text::percent(s.bubble),
+      fmt::format("imbalance {}, exposed ring {}", text::fixed(s.imbalance, 3),
+                  text::percent(s.exposed_share)));
+  row("micro-batches", std::to_string(s.micro_batches),
+      "idle slots of ranks: " + text::grouped(s.idle_slots));
+  row("tokens a rank", tokens(s.peak_tokens_per_rank),
+      "in flight on stage 0: " + tokens(s.inflight_peak_tokens));
+  row("padding", text::percent(padding_share(s)), "of the real tokens");
+  return out + "\n" + describe_mix(s.cp_mix);
 }
 
 std::string describe_micro_batches(const dyncp::plan& plan, const dyncp::problem& problem,

@@ -5,11 +5,13 @@
 #include "input.hpp"
 
 #include <dyncp/core/error.hpp>
+#include <dyncp/plan/lower_bounds.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/problem.hpp>
 
 #include <string>
+#include <vector>
 
 namespace tool {
 
@@ -23,8 +25,19 @@ int report_error(const dyncp::error& e, bool json);
 /// The job and the batch, two lines.
 [[nodiscard]] std::string describe_problem(const dyncp::problem& p);
 
-/// Times, shares, memory and the mix of CP sizes.
-[[nodiscard]] std::string describe_statistics(const dyncp::plan_statistics& s);
+/// Times, shares, memory and the mix of CP sizes; the bound where it is known.
+[[nodiscard]] std::string describe_statistics(const dyncp::plan_statistics& s,
+                                              const dyncp::certificate* bounds = nullptr);
+
+/// A table of CP sizes: packs, sequences, tokens of each.
+[[nodiscard]] std::string describe_mix(const std::vector<dyncp::cp_usage>& mix);
+
+/// What to think of a mix of a single CP size; empty for others.
+[[nodiscard]] std::string mix_hint(const std::vector<dyncp::cp_usage>& mix,
+                                   const dyncp::problem& p);
+
+/// Padded over real tokens, minus one.
+[[nodiscard]] double padding_share(const dyncp::plan_statistics& s);
 
 /// One line a micro-batch: groups, sequences, tokens, times; the middle left out unless `all`.
 [[nodiscard]] std::string describe_micro_batches(const dyncp::plan& plan,

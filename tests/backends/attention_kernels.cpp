@@ -257,6 +257,44 @@ TEST_CASE("FA#1155, #2470, #2421, #1537: zero queries or zero keys: no work, no 
   check_case<double>(blocked, small, full, segments, 1e-12);
 }
 
+TEST_CASE("FA#2562, #2568: a sequence without queries at head size 256") {
+  cpu::plain_attention plain;
+  cpu::blocked_attention blocked;
+  const attention_shape wide{1, 1, 256, 256, default_scale(256)};
+  const std::vector<attention_segment> segments{{0, 0, 0, 0}, {0, 40, 0, 40}, {40, 0, 40, 0}};
+  check_case<double>(plain, wide, causal, segments, 1e-12);
+  check_case<double>(blocked, wide, causal, segments, 1e-12);
+}
+
+TEST_CASE(
+    "TE#1539, Automodel#2384: an output gradient that is one row for all, as expand() makes") {
+  for (const bool tiles : {false, true}) {
+    kernel_case<double> c(small, 80, 80, {{0, 80, 0, 80}});
+    c.fill(7);
+    kernel_case<double> repeated = c;
+    for (std::int64_t r = 0; r < 80; ++r) {
+      for (std::int64_t h = 0; h < small.q_heads; ++h) {
+        for (std::int64_t d = 0; d < small.v_dim; ++d)
+          repeated.dout.at(r, h, d) = c.dout.at(0, h, d);
+      }
+    }
+    c.dout.stride = 0;
+    cpu::plain_attention plain;
+    cpu::blocked_attention blocked;
+    if (tiles) {
+      c.run(blocked, causal);
+      repeated.run(blocked, causal);
+    } else {
+      c.run(plain, causal);
+      repeated.run(plain, causal);
+    }
+    CAPTURE(tiles);
+    CHECK(c.dq.values == repeated.dq.values);
+    CHECK(c.dk.values == repeated.dk.values);
+    CHECK(c.dv.values == repeated.dv.values);
+  }
+}
+
 TEST_CASE("FA#978, pytorch#134650: a row without keys has output 0 and log-sum-exp -inf") {
   kernel_case<float> c(small, 2, 1, {{0, 2, 0, 0}});
   c.fill(1);
@@ -376,6 +414,19 @@ TEST_CASE("pytorch#196678: 192 keys of score -100: uniform weights, log-sum-exp 
       CHECK(std::abs(c.dq.at(i, 0, 0) - 0.5F) <= 1e-4F);
     }
     CHECK(c.dv.at(0, 0, 0) - 0.5 == doctest::Approx(dv).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("keys of score -inf count as none, be they a whole tile before the first that counts") {
+  double lse = 0;
+  for (const std::size_t hidden : {1U, 127U, 128U, 300U}) {
+    std::vector<double> scores(hidden + 2, -infinity);
+    std::vector<double> values(hidden + 2, 7.0);
+    scores[hidden] = scores[hidden + 1] = 2.0;
+    values[hidden] = 1.0;
+    values[hidden + 1] = 4.0;
+    CHECK(one_head(scores, values, &lse) == doctest::Approx(2.5).epsilon(1e-14));
+    CHECK(lse == doctest::Approx(2.0 + std::log(2.0)).epsilon(1e-14));
   }
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("one sequence of 0 to 40 tokens: plain kernel, double, 1e-12") {
 TEST_CASE("packs of mixed lengths: both kernels, every layout, grouped heads, double, 1e-12") {
   const longs packs[] = {{5, 0, 7},    {4, 8, 6, 10},   {9, 1, 3}, {5, 3}, {16, 24, 0, 0},
                          {37, 51, 40}, {1, 1, 1, 1, 1}, {2},       {0},    {70, 33, 129},
-                         {17, 3, 64}};
+                         {17, 3, 64},  {0, 4}};
   cpu::plain_attention plain;
   cpu::blocked_attention blocked;
   for (const longs& lengths : packs) {

@@ -19,6 +19,10 @@ struct dense_attention {
   std::vector<double> q, k, v, dout;
   // results
   std::vector<double> out, lse, dq, dk, dv;
+  // What the sums of each result come to without signs, at most: the scale of rounding errors
+  // where the sums cancel.
+  double out_size = 0, dq_size = 0, dk_size = 0, dv_size = 0;
+  double largest_score = 0;
 
   static std::size_t at(std::int64_t row, std::int64_t heads, std::int64_t head, std::int64_t dim,
                         std::int64_t c) {
@@ -32,9 +36,20 @@ struct dense_attention {
     dq.assign(q.size(), 0);
     dk.assign(k.size(), 0);
     dv.assign(v.size(), 0);
+    const auto largest = [](const std::vector<double>& values) {
+      double top = 0;
+      for (double x : values) top = std::fmax(top, std::fabs(x));
+      return top;
+    };
+    out_size = dv_size = dq_size = dk_size = largest_score = 0;
     std::vector<double> p(static_cast<std::size_t>(kv_length));
     std::vector<double> dp(static_cast<std::size_t>(kv_length));
     const std::int64_t group = s.q_heads / s.kv_heads;
+    const double v_top = largest(v);
+    const double dout_top = largest(dout);
+    out_size = v_top;
+    dq_size = 2 * std::fabs(s.scale) * s.v_dim * v_top * dout_top * largest(k);
+    std::vector<double> seen(static_cast<std::size_t>(kv_length), 0);  // sums of p over the queries
     for (std::int64_t h = 0; h < s.q_heads; ++h) {
       const std::int64_t g = h / group;
       for (std::int64_t i = 0; i < length; ++i) {
@@ -46,10 +61,12 @@ struct dense_attention {
             dot += q[at(i, s.q_heads, h, s.qk_dim, c)] * k[at(j, s.kv_heads, g, s.qk_dim, c)];
           }
           p[static_cast<std::size_t>(j)] = s.scale * dot;
+          largest_score = std::fmax(largest_score, std::fabs(s.scale * dot));
           top = std::fmax(top, s.scale * dot);
         }
         double sum = 0;
-        for (std::int64_t j = 0; j < keys; ++j) sum += std::exp(p[static_cast<std::size_t>(j)] - top);
+        for (std::int64_t j = 0; j < keys; ++j)
+          sum += std::exp(p[static_cast<std::size_t>(j)] - top);
         const double l = keys == 0 ? -std::numeric_limits<double>::infinity() : top + std::log(sum);
         lse[at(i, s.q_heads, h, 1, 0)] = l;
         for (std::int64_t j = 0; j < keys; ++j) {
@@ -58,6 +75,9 @@ struct dense_attention {
           for (std::int64_t c = 0; c < s.v_dim; ++c) {
             out[at(i, s.q_heads, h, s.v_dim, c)] += weight * v[at(j, s.kv_heads, g, s.v_dim, c)];
           }
+        }
+        for (std::int64_t j = 0; j < keys; ++j) {
+          seen[static_cast<std::size_t>(j)] += p[static_cast<std::size_t>(j)];
         }
         double dot = 0;  // sum_j p_j dp_j
         for (std::int64_t j = 0; j < keys; ++j) {
@@ -71,8 +91,8 @@ struct dense_attention {
           dot += p[static_cast<std::size_t>(j)] * sum_v;
         }
         for (std::int64_t j = 0; j < keys; ++j) {
-          const double ds = s.scale * p[static_cast<std::size_t>(j)] *
-                            (dp[static_cast<std::size_t>(j)] - dot);
+          const double ds =
+              s.scale * p[static_cast<std::size_t>(j)] * (dp[static_cast<std::size_t>(j)] - dot);
           for (std::int64_t c = 0; c < s.qk_dim; ++c) {
             dq[at(i, s.q_heads, h, s.qk_dim, c)] += ds * k[at(j, s.kv_heads, g, s.qk_dim, c)];
             dk[at(j, s.kv_heads, g, s.qk_dim, c)] += ds * q[at(i, s.q_heads, h, s.qk_dim, c)];
@@ -80,6 +100,8 @@ struct dense_attention {
         }
       }
     }
+    dv_size = largest(seen) * dout_top;
+    dk_size = 2 * std::fabs(s.scale) * dv_size * s.v_dim * v_top * largest(q);
   }
 };
 

@@ -30,14 +30,15 @@ inline std::uint8_t message_byte(std::int64_t from, std::int64_t to, std::int64_
 template <class B>
 result<void> check_shift(B& backend, dyncp::group_pool<B>& pool, const dyncp::group_handle& group,
                          std::int32_t distance, std::int64_t bytes, std::int64_t round) {
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   const auto comm = backend.device().comm_stream();
   const std::int32_t n = group.size();
   const std::int32_t to = (group.index + distance) % n;
   const std::int32_t from = (group.index + n - distance % n) % n;
   std::vector<std::uint8_t> values;
   for (std::int64_t i = 0; i < bytes; ++i) {
-    values.push_back(message_byte(group.ranks.begin + group.index, group.ranks.begin + to, round, i));
+    values.push_back(
+        message_byte(group.ranks.begin + group.index, group.ranks.begin + to, round, i));
   }
   auto out = device_array<B, std::uint8_t>::of(backend, values, s);
   if (!out) return std::move(out).error();
@@ -168,8 +169,8 @@ void check_refused_exchanges(Runner& runner) {
     using out_list = std::vector<dyncp::outgoing>;
     using in_list = std::vector<dyncp::incoming>;
     std::vector<std::pair<out_list, in_list>> bad = {
-        {{{comm->rank(), data.data(), 1}}, {}},  {{{n, data.data(), 1}}, {}},
-        {{{-1, data.data(), 1}}, {}},            {{}, {{comm->rank(), data.data(), 1}}},
+        {{{comm->rank(), data.data(), 1}}, {}}, {{{n, data.data(), 1}}, {}},
+        {{{-1, data.data(), 1}}, {}},           {{}, {{comm->rank(), data.data(), 1}}},
         {{}, {{n + 3, data.data(), 1}}},
     };
     if (n > 1) {
@@ -319,8 +320,10 @@ void check_pool(Runner& runner, dyncp::pool_strategy strategy) {
     for (std::int32_t bad : {0, -1}) {
       if (pool->group(bad)) return failed("a group of no ranks");
     }
-    if (rank > 0 && pool->group(dyncp::rank_range{0, 1})) return failed("a group without this rank");
-    if (pool->group(dyncp::rank_range{rank, n - rank + 1})) return failed("a group beyond the ranks");
+    if (rank > 0 && pool->group(dyncp::rank_range{0, 1}))
+      return failed("a group without this rank");
+    if (pool->group(dyncp::rank_range{rank, n - rank + 1}))
+      return failed("a group beyond the ranks");
     // A logical pool has any contiguous group; a split one only aligned blocks.
     if (n >= 4 && rank >= 1 && rank <= 3) {
       auto odd = pool->group(dyncp::rank_range{1, 3});

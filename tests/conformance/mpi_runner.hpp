@@ -35,6 +35,9 @@ class mpi_runner {
   [[nodiscard]] std::int32_t ranks() const { return ranks_; }
   [[nodiscard]] std::int32_t first_rank() const { return rank_; }
 
+  /// A barrier beside the fabric, for tests that break the fabric.
+  void meet() { MPI_Barrier(MPI_COMM_WORLD); }
+
   template <class F>
   std::vector<result<void>> run_collect(F f) {
     std::vector<result<void>> results;
@@ -52,9 +55,9 @@ class mpi_runner {
   template <class F>
   void run(F f) {
     const auto results = run_collect(f);
-    CHECK_MESSAGE(results[0].has_value(),
-                  "rank " << rank_ << " of " << ranks_ << ": "
-                          << (results[0] ? "" : results[0].error().message()));
+    CHECK_MESSAGE(results[0].has_value(), "rank "
+                                              << rank_ << " of " << ranks_ << ": "
+                                              << (results[0] ? "" : results[0].error().message()));
   }
 
  private:

@@ -58,9 +58,10 @@ struct ring_case {
   dyncp::padding_rule padding{.zigzag = true};
   std::vector<std::vector<pack_case>> micro_batches;
   double (*value)(tensor, std::int64_t, std::int64_t, std::int64_t, std::int64_t) = hashed;
-  bool kept_kv = false;   ///< keep what the last forward hop brings for the backward pass
-  bool strided = false;   ///< rows of the caller's arrays lie apart
+  bool kept_kv = false;      ///< keep what the last forward hop brings for the backward pass
+  bool strided = false;      ///< rows of the caller's arrays lie apart
   bool adjacent_kv = false;  ///< v right behind k: no copy before the first hop
+  bool own_workspace = false;  ///< the caller's memory as workspace
   dyncp::pool_options pool = {};
   dyncp::ring_options ring = {};
   std::int32_t repeats = 1;  ///< results must be the same bits each time
@@ -74,11 +75,11 @@ struct deviation {
 
   void add(double got, double want, double scale) {
     // NaN must not slip through a comparison.
-    const double d = std::isfinite(got) ? std::fabs(got - want)
-                                        : std::numeric_limits<double>::infinity();
+    const double d =
+        std::isfinite(got) ? std::fabs(got - want) : std::numeric_limits<double>::infinity();
     difference2 += d * d;
     reference2 += want * want;
-    worst = std::max(worst, d / std::max(scale, 1e-300));
+    worst = std::max(worst, d / scale);
   }
   [[nodiscard]] double rms() const {
     return reference2 > 0 ? std::sqrt(difference2 / reference2) : std::sqrt(difference2);
@@ -130,6 +131,18 @@ class ring_oracle {
           fill(d.v, tensor::v, c.shape.kv_heads, c.shape.v_dim);
           fill(d.dout, tensor::dout, c.shape.q_heads, c.shape.v_dim);
           d.run(c.shape, c.mask, length, length);
+          const auto raise = [](double& scale, const std::vector<double>& values) {
+            for (double x : values) {
+              if (std::isfinite(x)) scale = std::max(scale, std::fabs(x));
+            }
+          };
+          const std::array<const std::vector<double>*, 5> results = {&d.out, &d.lse, &d.dq, &d.dk,
+                                                                     &d.dv};
+          for (std::size_t i = 0; i < results.size(); ++i) raise(scales_[i], *results[i]);
+          const std::array<double, 5> sizes = {d.out_size, scales_[1], d.dq_size, d.dk_size,
+                                               d.dv_size};
+          for (std::size_t i = 0; i < sizes.size(); ++i) sizes_[i] = std::max(sizes_[i], sizes[i]);
+          largest_score_ = std::max(largest_score_, d.largest_score);
           sequences_.push_back(std::move(d));
           ++id;
         }
@@ -139,10 +152,21 @@ class ring_oracle {
   [[nodiscard]] const dense_attention& of(std::int64_t id) const {
     return sequences_[static_cast<std::size_t>(id)];
   }
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sequences_.size()); }
+  /// What differences are related to: the largest result of that name in the batch. Where the sums
+  /// cancel (one token: dq = dk = 0; scores far from 0, keys nearly equal) the size of what
+  /// cancels; scores of thousands lose that many units in the last place of their exponentials.
+  [[nodiscard]] double scale(std::size_t result) const {
+    if (largest_score_ > 30) {
+      return std::max(sizes_[result], 1e-300) * std::max(1.0, largest_score_ / 100);
+    }
+    return scales_[result] > 0 ? scales_[result] : std::max(sizes_[result], 1e-300);
+  }
 
  private:
   std::vector<dense_attention> sequences_;
+  std::array<double, 5> scales_ = {};  // of result_names
+  std::array<double, 5> sizes_ = {};
+  double largest_score_ = 0;
 };
 
 /// What a rank works on in one micro-batch.
@@ -190,11 +214,11 @@ inline dyncp::ring_limits limits_of(const ring_case& c) {
 template <class B, class T>
 struct rank_tensors {
   using sums = dyncp::accumulator_t<T>;
-  std::int64_t gap = 0;  ///< elements between rows
-  std::vector<device_array<B, T>> in;        // q, kv (k then v), dout
-  std::vector<device_array<B, T>> results;   // out, dq, dk, dv
-  std::vector<device_array<B, sums>> lse;    // one
-  std::vector<device_array<B, T>> kept;      // one, if asked for
+  std::int64_t gap = 0;                     ///< elements between rows
+  std::vector<device_array<B, T>> in;       // q, kv (k then v), dout
+  std::vector<device_array<B, T>> results;  // out, dq, dk, dv
+  std::vector<device_array<B, sums>> lse;   // one
+  std::vector<device_array<B, T>> kept;     // one, if asked for
   dyncp::ring_forward_tensors<T> forward;
   dyncp::ring_backward_tensors<T> backward;
 };
@@ -225,7 +249,7 @@ template <class B, class T>
 result<rank_tensors<B, T>> make_tensors(B& backend, const ring_case& c,
                                         const dyncp::packed_seq_params& params) {
   using arrays = rank_tensors<B, T>;
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   const dyncp::attention_shape& shape = c.shape;
   const std::int64_t rows = params.local_tokens();
   arrays t;
@@ -264,12 +288,14 @@ result<rank_tensors<B, T>> make_tensors(B& backend, const ring_case& c,
     kept = t.kept[0].data();
   }
   T* const k = t.in[1].data();
-  t.forward = {{t.in[0].data(), q_width}, {k, k_width}, {k + v_offset, v_width},
-               {t.results[0].data(), o_width}, {t.lse[0].data(), shape.q_heads}, kept};
-  t.backward = {{t.in[0].data(), q_width}, {k, k_width}, {k + v_offset, v_width},
-                {t.results[0].data(), o_width}, {t.lse[0].data(), shape.q_heads},
-                {t.in[2].data(), o_width}, {t.results[1].data(), q_width},
-                {t.results[2].data(), k_width}, {t.results[3].data(), v_width}, kept};
+  t.forward = {{t.in[0].data(), q_width},        {k, k_width},
+               {k + v_offset, v_width},          {t.results[0].data(), o_width},
+               {t.lse[0].data(), shape.q_heads}, kept};
+  t.backward = {{t.in[0].data(), q_width},        {k, k_width},
+                {k + v_offset, v_width},          {t.results[0].data(), o_width},
+                {t.lse[0].data(), shape.q_heads}, {t.in[2].data(), o_width},
+                {t.results[1].data(), q_width},   {t.results[2].data(), k_width},
+                {t.results[3].data(), v_width},   kept};
   return t;
 }
 
@@ -278,7 +304,7 @@ template <class B, class T>
 result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracle,
                      const dyncp::packed_seq_params& params, rank_tensors<B, T>& t,
                      deviations& sums, std::uint64_t& fingerprint) {
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   const dyncp::pack_view pack = params.view();
   const std::int32_t rank = params.cp_rank();
   const auto mix = [&fingerprint](double x) {
@@ -290,10 +316,9 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
     for (std::int32_t row = 0; row < pack.local_rows(); ++row) {
       const dyncp::token_ref token = dyncp::token_at(pack, rank, row);
       const std::vector<double>* want = nullptr;
-      double scale = 0;
       if (token.valid) {
-        want = &(oracle.of(params.sequence_ids[static_cast<std::size_t>(token.sequence)]).*reference);
-        for (double w : *want) scale = std::max(scale, std::fabs(w));
+        want =
+            &(oracle.of(params.sequence_ids[static_cast<std::size_t>(token.sequence)]).*reference);
       }
       for (std::int64_t x = 0; x < heads * dim; ++x) {
         const double got =
@@ -301,7 +326,7 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
         mix(got);
         if (token.valid) {
           sums[index].add(got, (*want)[static_cast<std::size_t>(token.position * heads * dim + x)],
-                          scale);
+                          oracle.scale(index));
         } else if (got != padding) {
           return failed(std::string("padding row ") + std::to_string(row) + " of " +
                         result_names[index] + " holds " + std::to_string(got));
@@ -334,10 +359,14 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
 template <class T, class Provider, class B>
 result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>& oracle) {
   using ring_type = dyncp::ring_attention<T, B, Provider>;
-  const auto s = backend.device().main_stream();
+  const auto s = caller_stream(backend);
   auto pool = dyncp::group_pool<B>::create(backend, c.pool);
   if (!pool) return std::move(pool).error();
-  auto ring = ring_type::create(*pool, Provider{}, c.shape, limits_of(c), c.ring);
+  auto workspace = backend.device().allocate(
+      c.own_workspace ? ring_type::workspace_bytes(c.shape, limits_of(c)) : 0);
+  if (!workspace) return std::move(workspace).error();
+  auto ring = ring_type::create(*pool, Provider{}, c.shape, limits_of(c), c.ring,
+                                c.own_workspace ? workspace->data() : nullptr);
   if (!ring) return std::move(ring).error();
   deviations sums;
   std::uint64_t first_fingerprint = 0;
@@ -365,6 +394,10 @@ result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>
     }
     for (std::size_t i = params.size(); i-- > 0;) {
       DYNCP_TRY(ring->backward(contexts[i], tensors[i].backward, s));
+      // The caller's memory is free behind the call, in stream order, whatever hops there were.
+      for (auto& array : tensors[i].in) {
+        DYNCP_TRY(backend.device().fill_zero(array.data(), array.bytes(), s));
+      }
     }
     DYNCP_TRY(pool->synchronize(s));
     for (std::size_t i = 0; i < params.size(); ++i) {
@@ -377,8 +410,8 @@ result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>
   for (deviation& d : sums) {
     std::array<double, 2> squares = {d.difference2, d.reference2};
     DYNCP_TRY(dyncp::all_reduce(everyone, std::span<double>(squares), dyncp::reduction::sum));
-    DYNCP_TRY(dyncp::all_reduce(everyone, std::span<double>(&d.worst, 1),
-                                dyncp::reduction::maximum));
+    DYNCP_TRY(
+        dyncp::all_reduce(everyone, std::span<double>(&d.worst, 1), dyncp::reduction::maximum));
     d.difference2 = squares[0];
     d.reference2 = squares[1];
   }

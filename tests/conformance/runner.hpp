@@ -15,8 +15,8 @@
 
 // A runner starts the ranks of one backend: `ranks()`, `run(f)` with f(backend&) -> result<void> on
 // every rank, which checks that all succeed, and `run_collect(f)`, which returns the results of the
-// ranks of this process. `provider_type` is its attention provider. The suites of this folder are
-// templates over it.
+// ranks of this process; `meet()` is a barrier beside the fabric, `provider_type` the attention
+// provider. The suites of this folder are templates over it.
 
 namespace dyncp_test {
 
@@ -24,6 +24,13 @@ using dyncp::errc;
 using dyncp::error;
 using dyncp::make_error;
 using dyncp::result;
+
+/// The stream that a suite works on, as a trainer's would come from outside: a device under test
+/// has one to lend.
+template <dyncp::backend B>
+typename B::device_type::stream caller_stream(B& backend) {
+  return backend.device().main_stream();
+}
 
 /// An array in device memory, copied in and out through staging memory.
 template <dyncp::backend B, class T>
@@ -48,14 +55,17 @@ class device_array {
     if (!out) return out;
     if (!values.empty()) {
       std::memcpy(out->host_.data(), values.data(), values.size() * sizeof(T));
-      DYNCP_TRY(backend.device().upload(out->memory_.data(), out->host_.data(),
-                                        out->memory_.bytes(), s));
+      DYNCP_TRY(
+          backend.device().upload(out->memory_.data(), out->host_.data(), out->memory_.bytes(), s));
     }
     return out;
   }
 
   [[nodiscard]] T* data() { return static_cast<T*>(memory_.data()); }
   [[nodiscard]] std::int64_t size() const { return elements_; }
+  [[nodiscard]] std::int64_t bytes() const {
+    return elements_ * static_cast<std::int64_t>(sizeof(T));
+  }
 
   result<std::vector<T>> read(B& backend, stream s) {
     std::vector<T> values(static_cast<std::size_t>(elements_));
@@ -74,6 +84,8 @@ class device_array {
 };
 
 /// A failed check on a rank, with the place and the numbers in its text.
-inline error failed(const std::string& what) { return make_error(errc::invalid_plan, what); }
+inline error failed(const std::string& what) {
+  return make_error(errc::invalid_plan, what);
+}
 
 }  // namespace dyncp_test

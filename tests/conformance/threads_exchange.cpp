@@ -64,8 +64,8 @@ TEST_CASE("ranks that ask for different pools all learn it") {
 TEST_CASE("6 ranks cannot be cut into fours") {
   thread_runner<> runner(6);
   runner.run([](dyncp::cpu::thread_backend& backend) -> dyncp::result<void> {
-    auto pool = dyncp::group_pool<dyncp::cpu::thread_backend>::create(
-        backend, {.sizes = {1, 2, 4}});
+    auto pool =
+        dyncp::group_pool<dyncp::cpu::thread_backend>::create(backend, {.sizes = {1, 2, 4}});
     if (pool || pool.error().code != dyncp::errc::invalid_argument || pool.error().value != 4 ||
         pool.error().limit != 6) {
       return dyncp_test::failed("groups of 4 among 6 ranks");

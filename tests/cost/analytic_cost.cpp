@@ -141,8 +141,7 @@ TEST_CASE("any model, cluster and layout: the published formula in long double")
       const dyncp::cost_parts b = cost.backward_parts(l, c, k, stage);
       CHECK(f.total_s() == doctest::Approx(static_cast<double>(expected.forward)).epsilon(1e-12));
       CHECK(b.total_s() == doctest::Approx(static_cast<double>(expected.backward)).epsilon(1e-12));
-      CHECK(f.exposed_s ==
-            doctest::Approx(static_cast<double>(expected.exposed)).epsilon(1e-9));
+      CHECK(f.exposed_s == doctest::Approx(static_cast<double>(expected.exposed)).epsilon(1e-9));
       CHECK(f.exposed_s >= 0.0);
       CHECK(b.exposed_s >= 0.0);
       CHECK(got.transfer == 0);
@@ -165,7 +164,8 @@ TEST_CASE("overlap 0 pays every hop, 1 what attention does not hide, 0.5 the mea
   CHECK(rest < half);
 }
 
-TEST_CASE("backward is 3 forwards under full recomputation when only matrices and attention count") {
+TEST_CASE(
+    "backward is 3 forwards under full recomputation when only matrices and attention count") {
   job j;
   j.cluster.fixed_s = 0;
   const load l{8192, 8192 * 8192, 1};

@@ -137,7 +137,8 @@ TEST_CASE("the budget is the most tokens that fit, on both ends of the pipeline"
   CAPTURE(seed);
   dyncp_test::random rng(seed);
   int fitted = 0;
-  for (std::int64_t round = 0; round < dyncp_test::count_or(3000); ++round) {
+  const std::int64_t rounds = dyncp_test::count_or(3000);
+  for (std::int64_t round = 0; round < rounds; ++round) {
     dyncp::model_spec m = llama;
     m.layers = static_cast<std::int32_t>(rng.between(4, 80));
     m.recompute = static_cast<recomputation>(rng.between(0, 2));
@@ -167,9 +168,9 @@ TEST_CASE("the budget is the most tokens that fit, on both ends of the pipeline"
     ++fitted;
     CHECK(fits(static_cast<double>(*budget)));
     CHECK((*budget == dyncp::max_pack_tokens || !fits(static_cast<double>(*budget) + 1)));
-    const auto less = dyncp::max_inflight_tokens_for(gib, m, cluster, p, limit,
-                                                     {.reserved_gib = 1});
+    const auto less =
+        dyncp::max_inflight_tokens_for(gib, m, cluster, p, limit, {.reserved_gib = 1});
     CHECK((!less || *less <= *budget));
   }
-  CHECK(fitted > 1000);
+  CHECK(4 * fitted > rounds);
 }

@@ -162,7 +162,7 @@ TEST_CASE("a curve without a knee, and bad arguments") {
   CHECK_FALSE(knee(steep, 0, 1, 1, 40));
   CHECK_FALSE(knee(steep, 1, 0, 1, 40));
   CHECK_FALSE(knee(steep, 1, 1, 0, 40));
-  const auto last = knee([](std::int32_t m) { return 1.0 / m; }, 4096, INT32_MAX - 4096, 1,
-                         INT32_MAX);
+  const auto last =
+      knee([](std::int32_t m) { return 1.0 / m; }, 4096, INT32_MAX - 4096, 1, INT32_MAX);
   CHECK(*last == INT32_MAX - 4096);
 }

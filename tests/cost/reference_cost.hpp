@@ -48,8 +48,7 @@ inline reference_cost reference_of(const dyncp::model_spec& m, const dyncp::clus
   out.linear = flops / par.tp / k.linear_flops_per_s / efficiency;
   const real pairs = m.mask == dyncp::attention_mask::causal ? squares / 2 : squares;
   const real attention_efficiency = tokens / (tokens + k.attention_half_tokens);
-  out.attention =
-      layers * 4 * q * pairs / par.tp / k.attention_flops_per_s / attention_efficiency;
+  out.attention = layers * 4 * q * pairs / par.tp / k.attention_flops_per_s / attention_efficiency;
   const real alpha = crosses_nodes ? k.network_latency_s : k.nvlink_latency_s;
   const real bandwidth = crosses_nodes ? k.network_bytes_per_s : k.nvlink_bytes_per_s;
   const real bytes = 2 * kv * m.dtype_bytes * tokens / par.tp;

@@ -39,6 +39,7 @@ dyncp::plan_document full_document() {
   d.plan.micro_batches.emplace_back();
   d.seqlens = {50, 200, 7};
   d.source_lines = {3, 5, 8};
+  d.atoms = {-1, 4, 4};
   d.packer = "dynamic_cp";
   d.parallel = dyncp::parallel_spec{6, 4, 2, 2, 2, 2, 4, {2, 4}};
   d.limits = dyncp::plan_limits{128, 4096, 9, 2, 2, true, true};
@@ -70,6 +71,7 @@ TEST_CASE("what is written is read back, and written the same again") {
   CHECK(back->plan == d.plan);
   CHECK(back->seqlens == d.seqlens);
   CHECK(back->source_lines == d.source_lines);
+  CHECK(back->atoms == d.atoms);
   CHECK(back->packer == d.packer);
   CHECK(*back->parallel == *d.parallel);
   CHECK(*back->limits == *d.limits);

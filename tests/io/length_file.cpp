@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dyncp/io/length_file.hpp>
 
+#include "support/random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -154,9 +156,33 @@ TEST_CASE("a histogram stands for its sequences") {
   CHECK(code("5 1 2\n") == dyncp::errc::parse_error);
   CHECK(code("5 -1\n") == dyncp::errc::invalid_argument);
   CHECK(code("-5 1\n") == dyncp::errc::invalid_length);
-  CHECK(code("5 67108865\n") == dyncp::errc::overflow);
+  CHECK(code("5 16777217\n") == dyncp::errc::overflow);
   CHECK(code("5 9999999999999999999\n") == dyncp::errc::overflow);
   CHECK(dyncp::parse_histogram("1 1\n5 x", "h").error().what == "h line 2: 'x' is not a count");
+}
+
+TEST_CASE("any bytes are lengths or an error") {
+  const std::uint64_t seed = dyncp_test::seed_or(20260803);
+  INFO("seed " << seed);
+  dyncp_test::random rng(seed);
+  const std::string likely = "0123456789 \n\r,#-x";
+  for (std::int64_t round = dyncp_test::count_or(5000); round > 0; --round) {
+    std::string bytes;
+    for (std::int64_t n = rng.between(0, 30); n > 0; --n) {
+      const auto i = static_cast<std::size_t>(rng.between(0, 16));
+      bytes += rng.one_in(12) ? static_cast<char>(rng.between(0, 255)) : likely[i];
+    }
+    for (const auto& list : {dyncp::parse_lengths(bytes, "f"), dyncp::parse_histogram(bytes, "f")}) {
+      if (!list) {
+        CHECK_FALSE(list.error().what.empty());
+        continue;
+      }
+      REQUIRE(list->lengths.size() == list->lines.size());
+      for (const std::int64_t length : list->lengths) {
+        CHECK((length >= 0 && length <= dyncp::max_sequence_length));
+      }
+    }
+  }
 }
 
 TEST_CASE("a shuffle keeps lengths and lines together and depends on the seed alone") {

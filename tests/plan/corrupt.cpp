@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "random_plan.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
-#include <dyncp/cost/analytic_cost.hpp>
-#include <dyncp/packers/dynamic_cp.hpp>
 #include <dyncp/plan/validate.hpp>
 
 #include <doctest/doctest.h>
@@ -31,7 +30,8 @@ class breaker {
   breaker(dyncp::problem prob, dyncp::plan plan, dyncp_test::random& rng)
       : prob_(std::move(prob)), plan_(std::move(plan)), rng_(rng) {
     for (std::size_t j = 0; j < plan_.micro_batches.size(); ++j) {
-      for (std::size_t g = 0; g < plan_.micro_batches[j].packs.size(); ++g) places_.push_back({j, g});
+      for (std::size_t g = 0; g < plan_.micro_batches[j].packs.size(); ++g)
+        places_.push_back({j, g});
     }
   }
 
@@ -61,15 +61,16 @@ class breaker {
       case violation_kind::size_not_allowed: return forbid_size(pk.ranks.size);
       case violation_kind::unaligned: return misalign();
       case violation_kind::empty_pack: pk.sequences.clear(); return true;
-      case violation_kind::over_limit:
-        plan_.max_tokens_per_rank = largest_shard() - 1;
-        return true;
+      case violation_kind::over_limit: plan_.max_tokens_per_rank = largest_shard() - 1; return true;
       case violation_kind::over_pack_tokens:
         prob_.sequences[static_cast<std::size_t>(pk.sequences[0])].length = std::int64_t{1} << 31;
         return true;
       case violation_kind::over_sequence_cap: return cap();
       case violation_kind::over_inflight: return lower_budget();
       case violation_kind::split_atom: return split();
+      case violation_kind::wrong_job:
+        prob_.limits.max_tokens_per_rank = plan_.max_tokens_per_rank - 1;
+        return true;
       case violation_kind::wrong_micro_batches:
         prob_.limits.micro_batch_multiple = 1 + plan_.num_micro_batches();
         return true;
@@ -138,8 +139,8 @@ class breaker {
   }
 
   bool lower_budget() {
-    const std::int64_t peak = dyncp::peak_inflight_tokens(
-        plan_, prob_.sequences, {prob_.parallel.pp, prob_.parallel.vpp});
+    const std::int64_t peak = dyncp::peak_inflight_tokens(plan_, prob_.sequences,
+                                                          {prob_.parallel.pp, prob_.parallel.vpp});
     prob_.limits.max_inflight_tokens = peak - 1;
     return peak > 1;
   }
@@ -192,19 +193,18 @@ bool reported(const std::vector<dyncp::violation>& found, violation_kind kind) {
 TEST_CASE("a valid plan that is broken in one way is reported for that way") {
   const std::uint64_t seed = dyncp_test::seed_or(4711);
   std::array<int, num_kinds> tried{};
-  for (std::int64_t round = 0; round < dyncp_test::count_or(1500); ++round) {
+  const std::int64_t rounds = dyncp_test::count_or(3000);
+  for (std::int64_t round = 0; round < rounds; ++round) {
     const std::uint64_t round_seed = seed + static_cast<std::uint64_t>(round);
     CAPTURE(round_seed);
     dyncp_test::random rng(round_seed);
-    const dyncp::problem prob = dyncp_test::random_problem(rng);
-    if (!dyncp::check(prob)) continue;
-    const auto plan = dyncp::dynamic_cp{}.pack(
-        prob, dyncp::analytic_cost(prob.model, prob.cluster, prob.parallel));
-    if (!plan) continue;
-    REQUIRE(dyncp::validate(*plan, prob).empty());
+    const auto made = dyncp_test::random_plan(rng);
+    if (!made) continue;
+    const dyncp::problem& prob = made->prob;
+    REQUIRE(dyncp::validate(made->plan, prob).empty());
     for (std::size_t k = 0; k < num_kinds; ++k) {
       const auto kind = static_cast<violation_kind>(k);
-      breaker b(prob, *plan, rng);
+      breaker b(prob, made->plan, rng);
       if (!b.apply(kind)) continue;
       ++tried[k];
       CAPTURE(std::string(to_string(kind)));
@@ -214,7 +214,7 @@ TEST_CASE("a valid plan that is broken in one way is reported for that way") {
   }
   for (std::size_t k = 0; k < num_kinds; ++k) {
     CAPTURE(std::string(to_string(static_cast<violation_kind>(k))));
-    CHECK(tried[k] > 20);
+    CHECK((tried[k] > 20 || rounds < 1000));
   }
 }
 
@@ -222,8 +222,8 @@ TEST_CASE("plans of random numbers are judged without a crash") {
   const std::uint64_t seed = dyncp_test::seed_or(815);
   CAPTURE(seed);
   dyncp_test::random rng(seed);
-  const std::int32_t extreme[] = {INT32_MIN, INT32_MIN + 1, -2, -1, 0, 1, 2, 3, 4, 7, 8,
-                                  INT32_MAX - 1, INT32_MAX};
+  const std::int32_t extreme[] = {INT32_MIN, INT32_MIN + 1, -2,       -1, 0, 1, 2, 3, 4, 7,
+                                  8,         INT32_MAX - 1, INT32_MAX};
   const auto number = [&] { return extreme[rng.between(0, 12)]; };
   for (std::int64_t round = 0; round < dyncp_test::count_or(4000); ++round) {
     dyncp::problem prob = dyncp_test::random_problem(rng);

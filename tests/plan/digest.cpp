@@ -153,7 +153,9 @@ TEST_CASE("every field of a problem changes its digest; names do not") {
       [](problem& p) { p.parallel.static_cp = 2; },
       [](problem& p) { p.parallel.min_cp = 2; },
       [](problem& p) { p.parallel.max_cp = 8; },
-      [](problem& p) { p.parallel.cp_sizes = {1, 8}; },
+      [](problem& p) {
+        p.parallel.cp_sizes = {1, 8};
+      },
       [](problem& p) { p.limits.max_tokens_per_rank += 1; },
       [](problem& p) { p.limits.max_inflight_tokens = 1; },
       [](problem& p) { p.limits.max_sequences_per_pack = 1; },
@@ -187,7 +189,9 @@ TEST_CASE("every part of a plan changes its digest") {
       [](plan& p) { p.micro_batches[1].packs[0].ranks.begin = 6; },
       [](plan& p) { p.micro_batches[1].packs[0].ranks.size = 1; },
       [](plan& p) { p.micro_batches[1].packs[0].sequences = {0}; },
-      [](plan& p) { p.micro_batches[1].packs[0].sequences = {1, 0}; },
+      [](plan& p) {
+        p.micro_batches[1].packs[0].sequences = {1, 0};
+      },
       [](plan& p) { p.micro_batches[1].packs[0].sequences.clear(); },
       [](plan& p) { p.micro_batches[1].packs.clear(); },
       [](plan& p) { p.micro_batches.emplace_back(); },

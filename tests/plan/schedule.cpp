@@ -70,8 +70,7 @@ TEST_CASE("each chunk of each micro-batch goes forward once, then backward once"
           std::size_t forwards = 0;
           while (forwards < order.size() && !order[forwards].backward) ++forwards;
           // The first backward follows the warm-up and one forward more, where there is one.
-          const auto warmup =
-              static_cast<std::size_t>(dyncp::warmup_forwards({p, v}, s, m));
+          const auto warmup = static_cast<std::size_t>(dyncp::warmup_forwards({p, v}, s, m));
           CHECK(forwards == std::min(warmup + 1, order.size() / 2));
           for (std::int32_t j = 0; j < m; ++j) {
             for (std::int32_t c = 0; c < v; ++c) {
@@ -80,7 +79,8 @@ TEST_CASE("each chunk of each micro-batch goes forward once, then backward once"
               REQUIRE(f < b);
               REQUIRE(b != order.end());
               if (c > 0) REQUIRE(std::find(order.begin(), f, operation{j, c - 1, false}) != f);
-              if (c > 0) REQUIRE(std::find(b, order.end(), operation{j, c - 1, true}) != order.end());
+              if (c > 0)
+                REQUIRE(std::find(b, order.end(), operation{j, c - 1, true}) != order.end());
             }
           }
         }

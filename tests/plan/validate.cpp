@@ -21,7 +21,8 @@ struct job {
   dyncp::plan plan;
 };
 
-// Four ranks, two stages, 8 tokens a rank: [16] on ranks 0-1, [8] on 2, [4 4] on 3; then [2] on all.
+// Four ranks, two stages, 8 tokens a rank: [16] on ranks 0-1, [8] on 2, [4 4] on 3; then [2] on
+// all.
 job valid_job() {
   job j;
   j.prob = dyncp_test::reference_problem({16, 8, 4, 4, 2}, 4, 2, 8);
@@ -100,9 +101,17 @@ TEST_CASE("unknown_sample: past the end, negative, at the ends of int32") {
 }
 
 TEST_CASE("rank_out_of_range: beyond the last rank, before the first, empty or huge") {
-  for (const dyncp::rank_range r : {dyncp::rank_range{4, 4}, {4, 1}, {-4, 4}, {-1, 1}, {0, 0},
-                                    {0, -1}, {0, INT32_MAX}, {INT32_MAX, INT32_MAX},
-                                    {INT32_MIN, 1}, {0, INT32_MIN}, {INT32_MAX, INT32_MIN}}) {
+  for (const dyncp::rank_range r : {dyncp::rank_range{4, 4},
+                                    {4, 1},
+                                    {-4, 4},
+                                    {-1, 1},
+                                    {0, 0},
+                                    {0, -1},
+                                    {0, INT32_MAX},
+                                    {INT32_MAX, INT32_MAX},
+                                    {INT32_MIN, 1},
+                                    {0, INT32_MIN},
+                                    {INT32_MAX, INT32_MIN}}) {
     job j = valid_job();
     pack_of(j, 1, 0).ranks = r;
     const violation v = only(j, violation_kind::rank_out_of_range);
@@ -278,8 +287,11 @@ TEST_CASE("a plan without micro-batches misses every sequence; one without ranks
   j = valid_job();
   for (const std::int32_t ranks : {0, -1, INT32_MIN}) {
     j.plan.num_ranks = ranks;
-    for (const violation& v : dyncp::validate(j.plan, j.prob)) {
-      CHECK(v.kind == violation_kind::rank_out_of_range);
+    const auto found = dyncp::validate(j.plan, j.prob);
+    REQUIRE(found.size() > 1);
+    CHECK(found[0].kind == violation_kind::wrong_job);
+    for (std::size_t i = 1; i < found.size(); ++i) {
+      CHECK(found[i].kind == violation_kind::rank_out_of_range);
     }
   }
 }

@@ -22,7 +22,8 @@ namespace {
 // Decimal digits by repeated division, of a number that no standard type prints.
 std::string digits(int128 n) {
   std::string text;
-  for (; n > 0; n /= 10) text.insert(text.begin(), static_cast<char>('0' + static_cast<int>(n % 10)));
+  for (; n > 0; n /= 10)
+    text.insert(text.begin(), static_cast<char>('0' + static_cast<int>(n % 10)));
   return text.empty() ? "0" : text;
 }
 
@@ -77,8 +78,8 @@ TEST_CASE("sums of 2^22 sequences of 2^40 tokens are exact") {
   const std::vector<dyncp::sequence> batch(std::size_t{1} << 22,
                                            dyncp::sequence{.id = 0, .length = longest});
   const dyncp::length_sums sums = dyncp::sum_lengths(batch);
-  CHECK(digits(sums.tokens) == "4611686018427387904");                  // 2^62
-  CHECK(digits(sums.squares) == "5070602400912917605986812821504");     // 2^102
+  CHECK(digits(sums.tokens) == "4611686018427387904");               // 2^62
+  CHECK(digits(sums.squares) == "5070602400912917605986812821504");  // 2^102
   CHECK(sums.count == 4194304);
   CHECK(sums.longest == longest);
 }

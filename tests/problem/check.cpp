@@ -23,7 +23,9 @@ constexpr std::int64_t longest = std::int64_t{1} << 40;
 
 }  // namespace
 
-TEST_CASE("an ordinary problem is accepted") { CHECK(check(small_problem())); }
+TEST_CASE("an ordinary problem is accepted") {
+  CHECK(check(small_problem()));
+}
 
 TEST_CASE("errors of the layout come first") {
   dyncp::problem p = small_problem();
@@ -87,7 +89,7 @@ TEST_CASE("a limit below the alignment of every group") {
   CHECK(check(p));
 }
 
-TEST_CASE("multiples of the padding lie in 1 .. 2^24") {
+TEST_CASE("multiples of the padding lie in 1 .. 2^24, tp in 1 .. 4096") {
   const std::int64_t most = std::int64_t{1} << 24;
   for (const std::int64_t value : {std::int64_t{0}, std::int64_t{-4}, most + 1}) {
     dyncp::problem p = small_problem();
@@ -98,30 +100,55 @@ TEST_CASE("multiples of the padding lie in 1 .. 2^24") {
     expect_error(check(p), errc::invalid_argument, value, most, "shard multiple");
     p = small_problem();
     p.padding.sequence_parallel = static_cast<std::int32_t>(value);
-    expect_error(check(p), errc::invalid_argument, value, most, "sequence parallel size");
+    expect_error(check(p), errc::invalid_argument, value, 4096, "sequence parallel size");
   }
 }
 
-TEST_CASE("negative limits and a micro-batch multiple of 0") {
-  const auto refused = [](const dyncp::problem& p) {
-    const auto bad = check(p);
-    return !bad && bad.error().code == errc::invalid_argument && !bad.error().hint.empty();
-  };
+TEST_CASE("the largest layout and padding do not overflow") {
+  dyncp::problem p = small_problem();
+  p.parallel.ranks = 1 << 20;
+  p.padding = {.zigzag = true,
+               .sequence_parallel = 4095,
+               .multiple = (1 << 24) - 3,
+               .shard_multiple = 1 << 24};
+  // 2^21 * 4095 and 2^24 - 3 share no factor: their product.
+  CHECK(dyncp::alignment(p.padding, 1 << 20) == 144079977940254720);
+  p.limits.max_tokens_per_rank = INT64_MAX;
+  const auto bad = check(p);  // no pack of 2^31 - 1 tokens holds a multiple of it
+  REQUIRE_FALSE(bad);
+  CHECK(bad.error().code == errc::invalid_argument);
+}
+
+TEST_CASE("negative limits and a micro-batch multiple of 0 are named") {
   dyncp::problem p = small_problem();
   p.limits.micro_batch_multiple = 0;
-  CHECK(refused(p));
+  expect_error(check(p), errc::invalid_argument, 0, 1, "micro-batch multiple");
   p = small_problem();
   p.limits.micro_batches = -1;
-  CHECK(refused(p));
+  expect_error(check(p), errc::invalid_argument, -1, 0, "micro-batches");
   p = small_problem();
-  p.limits.max_sequences_per_pack = -1;
-  CHECK(refused(p));
+  p.limits.max_sequences_per_pack = -7;
+  expect_error(check(p), errc::invalid_argument, -7, 0, "sequences per pack");
   p = small_problem();
-  p.limits.max_inflight_tokens = -1;
-  CHECK(refused(p));
+  p.limits.max_inflight_tokens = INT64_MIN;
+  expect_error(check(p), errc::invalid_argument, INT64_MIN, 0, "max-inflight-tokens");
   p = small_problem();
   p.limits.micro_batch_multiple = (1 << 16) + 1;
   expect_error(check(p), errc::invalid_argument, (1 << 16) + 1, 1 << 16, "micro-batch multiple");
+}
+
+TEST_CASE("more than 2^20 micro-batches, by themselves or by their multiple") {
+  dyncp::problem p = small_problem();
+  p.limits.micro_batches = 1 << 20;
+  CHECK(check(p));
+  p.limits.micro_batches = (1 << 20) + 1;
+  expect_error(check(p), errc::invalid_argument, (1 << 20) + 1, 1 << 20, "micro-batches");
+  p = small_problem();
+  p.limits.micro_batch_multiple = 65536;
+  CHECK(check(p));
+  p.parallel.pp = 4095;
+  p.parallel.vpp = 2;  // lcm(65536, 4095)
+  expect_error(check(p), errc::invalid_argument, 65536 * 4095, 1 << 20, "micro-batches");
 }
 
 TEST_CASE("fixed micro-batches are a multiple of the interleaving group") {

@@ -50,10 +50,10 @@ TEST_CASE("every field below one is named, with its value") {
     const char* name;
     std::int32_t parallel_spec::*member;
   };
-  for (const field f : {field{"ranks", &parallel_spec::ranks}, field{"pp", &parallel_spec::pp},
-                        field{"vpp", &parallel_spec::vpp}, field{"tp", &parallel_spec::tp},
-                        field{"static cp", &parallel_spec::static_cp},
-                        field{"min-cp", &parallel_spec::min_cp}}) {
+  for (const field f :
+       {field{"ranks", &parallel_spec::ranks}, field{"pp", &parallel_spec::pp},
+        field{"vpp", &parallel_spec::vpp}, field{"tp", &parallel_spec::tp},
+        field{"static cp", &parallel_spec::static_cp}, field{"min-cp", &parallel_spec::min_cp}}) {
     for (const std::int32_t value : {0, -1, INT32_MIN}) {
       CAPTURE(f.name);
       parallel_spec p = eight_ranks();
@@ -81,8 +81,7 @@ TEST_CASE("what is too large to plan") {
 TEST_CASE("max-cp and min-cp lie in order within the ranks") {
   expect_error(check(with([](auto& p) { p.max_cp = 16; })), errc::invalid_argument, 16, 8,
                "max-cp");
-  CHECK(check(with([](auto& p) { p.max_cp = 16; })).error().hint.find("(8)") !=
-        std::string::npos);
+  CHECK(check(with([](auto& p) { p.max_cp = 16; })).error().hint.find("(8)") != std::string::npos);
   expect_error(check(with([](auto& p) { p.max_cp = -1; })), errc::invalid_argument, -1, 8,
                "max-cp");
   expect_error(check(with([](auto& p) { p.min_cp = 8, p.max_cp = 4; })), errc::invalid_argument, 8,
@@ -110,10 +109,14 @@ TEST_CASE("min-cp 3 is no power of two: 2 or 4 are offered (Megatron-LM dev: Ind
 }
 
 TEST_CASE("an explicit set lies within the ranks and leaves a size") {
-  expect_error(check(with([](auto& p) { p.cp_sizes = {1, 9}; })), errc::invalid_argument, 9, 8,
-               "allowed CP size");
-  expect_error(check(with([](auto& p) { p.cp_sizes = {1, 0}; })), errc::invalid_argument, 0, 8,
-               "allowed CP size");
+  expect_error(check(with([](auto& p) {
+                 p.cp_sizes = {1, 9};
+               })),
+               errc::invalid_argument, 9, 8, "allowed CP size");
+  expect_error(check(with([](auto& p) {
+                 p.cp_sizes = {1, 0};
+               })),
+               errc::invalid_argument, 0, 8, "allowed CP size");
   expect_error(check(with([](auto& p) { p.cp_sizes = {-2}; })), errc::invalid_argument, -2, 8,
                "allowed CP size");
   const auto none = check(with([](auto& p) { p.cp_sizes = {1, 2}, p.min_cp = 4; }));
@@ -127,8 +130,9 @@ TEST_CASE("allowed sizes are the powers of two from min-cp to max-cp, or the giv
   CHECK(allowed_cp_sizes(with([](auto& p) { p.min_cp = 2, p.max_cp = 4; })) == sizes{2, 4});
   CHECK(allowed_cp_sizes(with([](auto& p) { p.ranks = 6; })) == sizes{1, 2, 4});
   CHECK(allowed_cp_sizes(with([](auto& p) { p.cp_sizes = {6, 1, 3, 1}; })) == sizes{1, 3, 6});
-  CHECK(allowed_cp_sizes(with([](auto& p) { p.cp_sizes = {6, 1, 3}, p.max_cp = 4; })) ==
-        sizes{1, 3});
+  CHECK(allowed_cp_sizes(with([](auto& p) {
+          p.cp_sizes = {6, 1, 3}, p.max_cp = 4;
+        })) == sizes{1, 3});
   CHECK(allowed_cp_sizes(with([](auto& p) { p.ranks = 1 << 20, p.min_cp = 1 << 20; })) ==
         sizes{1 << 20});
 }

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input: a message that names the value, exit status 1 or 2, no crash and no hang."""
 import copy
+import os
 import re
+import subprocess
 
-from support import Tests
+from support import TOOL, Tests
 
 t = Tests()
 good = t.write("good.len", "100\n200\n300\n400\n")
@@ -95,6 +97,10 @@ for what, option, value, pattern in [
         ("an unknown option", "--max-tokens", 5, r"--max-tokens[^$]*mean --max-tokens-per-rank"),
 ]:
     refused(what, 2, pattern, *plan(), option, value)
+refused("a job that nobody could simulate", 1, r"4096 stages are too many", *plan(), "--ranks",
+        1 << 20, "--pp", 4096)
+refused("M that nobody could simulate", 1, r"2147483647 micro-batches", *plan(),
+        "--micro-batches", 2147483647)
 refused("no command", 2, r"subcommand")
 refused("an unknown command", 2, r"plann", "plann")
 refused("no lengths", 2, r"--lengths", "plan", "--ranks", 4, "--max-tokens-per-rank", 10)
@@ -182,4 +188,11 @@ plan_file("times over the range", 1, r"overflow", key("seqlens", [150, 60, 70]),
           "--set", "fixed_s=1000", "--pp", 4096, "--set", "launch_s=1000")
 refused("no such plan", 2, r"cannot open 'no\.json'", "check", "no.json")
 refused("an unknown preset", 2, r"no model or cluster is named 'x'", "presets", "x")
+
+# Output that cannot be written is no success.
+if os.path.exists("/dev/full"):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([TOOL, "presets"], stdout=full, stderr=subprocess.PIPE, timeout=60,
+                              check=False)
+    t.check(done.returncode != 0 and b"write" in done.stderr, f"a full disk: {done}")
 t.finish()

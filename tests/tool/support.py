@@ -6,8 +6,8 @@ import subprocess
 import sys
 import tempfile
 
-TOOL = sys.argv[1]
-ROOT = sys.argv[2]
+TOOL = os.path.abspath(sys.argv[1])  # Meson gives it relative to the build
+ROOT = os.path.abspath(sys.argv[2])
 GITHUB = os.path.join(ROOT, "examples", "data", "github.len")
 
 
@@ -27,7 +27,7 @@ class Tests:
             f.write(content if isinstance(content, bytes) else content.encode())
         return self.path(name)
 
-    def run(self, *arguments, stdin=b"", timeout=20):
+    def run(self, *arguments, stdin=b"", timeout=60):
         """Status, stdout, stderr; a crash or a hang is a failure by itself."""
         command = [TOOL, *map(str, arguments)]
         try:

@@ -11,6 +11,7 @@
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
+#include <dyncp/plan/digest.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_pool.hpp>
@@ -132,6 +133,12 @@ class ring_attention {
       return make_error(errc::invalid_argument, "ring_limits below zero, or groups below one rank",
                         "derive them from the limits of the planner");
     }
+    if (reinterpret_cast<std::uintptr_t>(workspace) % device_alignment_bytes != 0) {
+      return error{errc::invalid_argument, "the workspace of the ring is not aligned",
+                   static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(workspace) %
+                                             device_alignment_bytes),
+                   0, "align it to device_alignment_bytes"};
+    }
     ring_attention ring(pool, std::move(provider), shape, limits, options);
     device_type& device = pool.owner().device();
     if (workspace == nullptr) {
@@ -142,7 +149,7 @@ class ring_attention {
     }
     ring.workspace_ = static_cast<std::byte*>(workspace);
     for (std::optional<event>* e :
-         {&ring.ready_, &ring.arrived_[0], &ring.arrived_[1], &ring.consumed_, &ring.sent_}) {
+         {&ring.ready_, &ring.arrived_[0], &ring.arrived_[1], &ring.consumed_}) {
       auto made = device.make_event();
       if (!made) return std::move(made).error();
       e->emplace(std::move(*made));
@@ -167,6 +174,7 @@ class ring_attention {
     auto filled = c.fill(pool_->owner().device(), q, kv, mask, s);
     if (options_.verify && q.group.size() > 1) {
       auto group = pool_->channel(q.group);
+      // 0 says that this rank refused the micro-batch.
       DYNCP_TRY(agree(group, filled ? digest(q, kv, mask) : 0,
                       "micro-batch " + std::to_string(q.micro_batch)));
     }
@@ -208,8 +216,12 @@ class ring_attention {
 
   ring_attention(group_pool<B>& pool, P provider, const attention_shape& shape,
                  const ring_limits& limits, ring_options options)
-      : pool_(&pool), provider_(std::move(provider)), shape_(shape), limits_(limits),
-        options_(options), layout_(shape, limits.tokens_per_rank) {}
+      : pool_(&pool),
+        provider_(std::move(provider)),
+        shape_(shape),
+        limits_(limits),
+        options_(options),
+        layout_(shape, limits.tokens_per_rank) {}
 
   /// What one hop of the backward pass carries: bytes from `begin` to `end` of a slot.
   struct slot_range {
@@ -235,24 +247,19 @@ class ring_attention {
 
   [[nodiscard]] static std::uint64_t digest(const packed_seq_params& q, const packed_seq_params& kv,
                                             attention_mask mask) {
-    std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
-    const auto mix = [&hash](std::int64_t value) {
-      for (int byte = 0; byte < 8; ++byte) {
-        hash = (hash ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) * 0x100000001b3ULL;
-      }
-    };
-    mix(static_cast<std::int64_t>(mask));
+    word_digest d;
+    d.add(static_cast<std::int32_t>(mask));
     for (const packed_seq_params* p : {&q, &kv}) {
-      mix(static_cast<std::int64_t>(p->layout.layout()));
-      mix(p->total_tokens());
-      mix(p->micro_batch);
-      mix(p->group.ranks.begin);
-      mix(p->group.ranks.size);
-      for (std::int32_t entry : p->cu().real) mix(entry);
-      for (std::int32_t entry : p->cu().padded) mix(entry);
-      for (std::int64_t id : p->sequence_ids) mix(id);
+      d.add(static_cast<std::int32_t>(p->layout.layout()));
+      d.add(p->total_tokens());
+      d.add(p->micro_batch);
+      d.add(p->group.ranks.begin);
+      d.add(p->group.ranks.size);
+      for (std::int32_t entry : p->cu().real) d.add(entry);
+      for (std::int32_t entry : p->cu().padded) d.add(entry);
+      for (std::int64_t id : p->sequence_ids) d.add(id);
     }
-    return hash == 0 ? 1 : hash;  // 0 says that a rank refused the micro-batch
+    return d.value();
   }
 
   [[nodiscard]] std::byte* slot(std::int32_t i) const noexcept {
@@ -267,9 +274,9 @@ class ring_attention {
 
   [[nodiscard]] result<void> check_context(const context& c) const {
     if (c.group().generation == pool_->generation()) return {};
-    return error{errc::mismatch, "a context of pool generation " +
-                 std::to_string(c.group().generation) + " used with generation " +
-                 std::to_string(pool_->generation()),
+    return error{errc::mismatch,
+                 "a context of pool generation " + std::to_string(c.group().generation) +
+                     " used with generation " + std::to_string(pool_->generation()),
                  static_cast<std::int64_t>(c.group().generation),
                  static_cast<std::int64_t>(pool_->generation()),
                  "prepare it again with a group of the new pool, and repeat the forward pass"};
@@ -376,10 +383,11 @@ class ring_attention {
       }
       DYNCP_TRY(device.record(*consumed_, s));
     }
+    // The last step waited for the last hop, and with it for all that the communication stream did.
     if constexpr (!std::is_same_v<T, sum_type>) {
       DYNCP_TRY(round(c.rows(), out_width(), total.out, t.out, s));
     }
-    return join(c, s);
+    return {};
   }
 
   [[nodiscard]] result<void> run_backward(const context& c, const ring_backward_tensors<T>& t,
@@ -438,8 +446,8 @@ class ring_attention {
 
       DYNCP_TRY(device.wait(s, *arrived_[(i - 1) & 1]));
       const T* const k = reinterpret_cast<const T*>(block);
-      DYNCP_TRY(differentiate(ring_owner_back(rank, i - 1, cp), {k, k_width()},
-                              {k + n.k, v_width()}));
+      DYNCP_TRY(
+          differentiate(ring_owner_back(rank, i - 1, cp), {k, k_width()}, {k + n.k, v_width()}));
       if (i == 1) {  // the first visitor of its keys: nothing to add to
         DYNCP_TRY(device.copy(slot_dkv(into, n), step_dkv, sum_bytes * n.kv(), s));
       } else {
@@ -465,21 +473,12 @@ class ring_attention {
     }
     DYNCP_TRY(round(c.kv_rows(), k_width(), view(dkv, k_width()), t.dk, s));
     DYNCP_TRY(round(c.kv_rows(), v_width(), view(dkv + n.k, v_width()), t.dv, s));
-    DYNCP_TRY(round(c.rows(), q_width(), dq, t.dq, s));
-    return join(c, s);
+    return round(c.rows(), q_width(), dq, t.dq, s);
   }
 
   [[nodiscard]] result<void> round(std::int64_t rows, std::int64_t width,
                                    thd_view<const sum_type> from, thd_view<T> to, stream s) {
     return provider_.convert(pool_->owner().device(), s, rows, width, from, to);
-  }
-
-  /// The caller's stream goes on when the last message has left, too: its memory is then free.
-  [[nodiscard]] result<void> join(const context& c, stream s) {
-    if (c.cp_size() == 1) return {};
-    device_type& device = pool_->owner().device();
-    DYNCP_TRY(device.record(*sent_, device.comm_stream()));
-    return device.wait(s, *sent_);
   }
 
   group_pool<B>* pool_;
@@ -490,10 +489,9 @@ class ring_attention {
   detail::ring_workspace<T> layout_;
   std::optional<typename device_type::buffer> memory_;
   std::byte* workspace_ = nullptr;
-  std::optional<event> ready_;                    // the caller's stream has made what hop 0 sends
-  std::array<std::optional<event>, 2> arrived_;   // a hop has filled this slot
-  std::optional<event> consumed_;                 // the caller's stream is done with a slot
-  std::optional<event> sent_;                     // the communication stream is through
+  std::optional<event> ready_;                   // the caller's stream has made what hop 0 sends
+  std::array<std::optional<event>, 2> arrived_;  // a hop has filled this slot
+  std::optional<event> consumed_;                // the caller's stream is done with a slot
 };
 
 }  // namespace v0

@@ -51,6 +51,7 @@ class ring_context {
     out.limits_ = limits;
     out.table_ = std::move(*table);
     out.host_ = std::move(*host);
+    out.table_begin_ = static_cast<const attention_segment*>(out.table_.data());
     out.pairs_.reserve(static_cast<std::size_t>(limits.max_cp));
     return out;
   }
@@ -81,8 +82,8 @@ class ring_context {
       }
       pairs_.push_back(pairs);
     }
-    const std::int64_t bytes = std::int64_t{sequences_} * pack.cp *
-                               static_cast<std::int64_t>(sizeof(attention_segment));
+    const std::int64_t bytes =
+        std::int64_t{sequences_} * pack.cp * static_cast<std::int64_t>(sizeof(attention_segment));
     return device.upload(table_.data(), host_.data(), bytes, s);
   }
 
@@ -96,10 +97,11 @@ class ring_context {
 
   /// The step against the keys of `owner`, a segment per sequence.
   [[nodiscard]] attention_step step(std::int32_t owner) const noexcept {
-    const auto* first = static_cast<const attention_segment*>(table_.data()) +
-                        std::ptrdiff_t{owner} * sequences_;
-    return {{first, static_cast<std::size_t>(sequences_)},
-            ring_step_of(layout_, mask_, group_.index, owner).mask, rows_, kv_rows_};
+    return {
+        {table_begin_ + std::ptrdiff_t{owner} * sequences_, static_cast<std::size_t>(sequences_)},
+        ring_step_of(layout_, mask_, group_.index, owner).mask,
+        rows_,
+        kv_rows_};
   }
   /// Pairs of query and key that this rank computes against the keys of `owner`.
   [[nodiscard]] std::int64_t pairs(std::int32_t owner) const noexcept {
@@ -113,18 +115,21 @@ class ring_context {
                                    attention_mask mask) const {
     const auto over = [](const char* what, std::int64_t value, std::int64_t limit,
                          const char* field) {
-      return error{errc::invalid_argument, std::to_string(value) + " " + what + " exceed the " +
-                   std::to_string(limit) + " that the ring was made for", value, limit,
-                   std::string("raise ring_limits::") + field};
+      return error{errc::invalid_argument,
+                   std::to_string(value) + " " + what + " exceed the " + std::to_string(limit) +
+                       " that the ring was made for",
+                   value, limit, std::string("raise ring_limits::") + field};
     };
     for (const packed_seq_params* p : {&q, &kv}) {
       const pack_view pack = p->view();
       if (pack.cp != p->group.size()) {
-        return error{errc::mismatch, "a pack laid out for " + std::to_string(pack.cp) +
-                     " ranks on a group of " + std::to_string(p->group.size()), pack.cp,
-                     p->group.size(), "lay it out for its group"};
+        return error{errc::mismatch,
+                     "a pack laid out for " + std::to_string(pack.cp) + " ranks on a group of " +
+                         std::to_string(p->group.size()),
+                     pack.cp, p->group.size(), "lay it out for its group"};
       }
-      if (pack.cp > limits_.max_cp) return over("ranks of a group", pack.cp, limits_.max_cp, "max_cp");
+      if (pack.cp > limits_.max_cp)
+        return over("ranks of a group", pack.cp, limits_.max_cp, "max_cp");
       if (pack.sequences > limits_.sequences_per_pack) {
         return over("sequences of a pack", pack.sequences, limits_.sequences_per_pack,
                     "sequences_per_pack");
@@ -137,19 +142,24 @@ class ring_context {
     if (&q == &kv) return {};
     if (q.group != kv.group || q.view().sequences != kv.view().sequences ||
         q.view().layout != kv.view().layout) {
-      return make_error(errc::mismatch, "queries and keys have other groups, layouts or numbers of "
-                        "sequences", "pack both with the same sequences, in the same order");
+      return make_error(errc::mismatch,
+                        "queries and keys have other groups, layouts or numbers of "
+                        "sequences",
+                        "pack both with the same sequences, in the same order");
     }
     if (mask != attention_mask::full) {
-      return make_error(errc::unsupported, "cross-attention under a causal mask has no meaning when "
-                        "lengths differ", "use the full mask");
+      return make_error(errc::unsupported,
+                        "cross-attention under a causal mask has no meaning when "
+                        "lengths differ",
+                        "use the full mask");
     }
     return {};
   }
 
   ring_limits limits_;
   typename D::buffer table_;  // (owners, sequences)
-  typename D::staging host_;  // the same, until the upload has passed
+  const attention_segment* table_begin_ = nullptr;
+  typename D::staging host_;         // the same, until the upload has passed
   std::vector<std::int64_t> pairs_;  // (owners)
   group_handle group_;
   layout_kind layout_ = layout_kind::zigzag;

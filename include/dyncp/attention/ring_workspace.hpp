@@ -22,9 +22,12 @@ struct ring_sizes {
   std::int64_t out = 0;
   std::int64_t lse = 0;
 
-  constexpr ring_sizes(const attention_shape& shape, std::int64_t rows, std::int64_t kv_rows) noexcept
-      : k(kv_rows * shape.kv_heads * shape.qk_dim), v(kv_rows * shape.kv_heads * shape.v_dim),
-        dq(rows * shape.q_heads * shape.qk_dim), out(rows * shape.q_heads * shape.v_dim),
+  constexpr ring_sizes(const attention_shape& shape, std::int64_t rows,
+                       std::int64_t kv_rows) noexcept
+      : k(kv_rows * shape.kv_heads * shape.qk_dim),
+        v(kv_rows * shape.kv_heads * shape.v_dim),
+        dq(rows * shape.q_heads * shape.qk_dim),
+        out(rows * shape.q_heads * shape.v_dim),
         lse(rows * shape.q_heads) {}
   [[nodiscard]] constexpr std::int64_t kv() const noexcept { return k + v; }
 };
@@ -39,7 +42,7 @@ struct ring_workspace {
   std::int64_t slot[2] = {0, 0};
   std::int64_t step_out = 0;  // forward: out and lse of one step
   std::int64_t step_lse = 0;
-  std::int64_t out = 0;  // running output, unless T is its own accumulator
+  std::int64_t out = 0;       // running output, unless T is its own accumulator
   std::int64_t step_dkv = 0;  // backward: dk and dv of one step
   std::int64_t dq = 0;        // running dq
   std::int64_t delta = 0;

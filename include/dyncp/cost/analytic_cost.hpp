@@ -89,8 +89,8 @@ class analytic_cost {
                              std::int32_t stage_class) const noexcept {
     const cost_parts f = forward_parts(l, c, k, stage_class);
     const double forward = f.total_s();
-    return {to_ticks(std::min(forward, max_operation_s)),
-            to_ticks(std::min(backward_s(l, c, k, f, forward), max_operation_s)), transfer(l, c)};
+    return {to_ticks(std::min(max_operation_s, forward)),
+            to_ticks(std::min(max_operation_s, backward_s(l, c, k, f, forward))), transfer(l, c)};
   }
 
   [[nodiscard]] cost_parts forward_parts(const load& l, std::int32_t c, link k,
@@ -129,6 +129,15 @@ class analytic_cost {
       b.exposed_s += f.exposed_s;
     }
     return b;
+  }
+
+  /// The same costs with attention at its full rate at any size. Below n1 tokens a pack's attention
+  /// is slower, so a longer companion can make it *faster*; bounds that rest on costs growing with
+  /// the load use these instead, which do and are never above.
+  [[nodiscard]] analytic_cost at_full_attention_rate() const noexcept {
+    analytic_cost fast = *this;
+    fast.attention_half_tokens_ = 0;
+    return fast;
   }
 
   /// Rank-seconds, forward and backward, that any pack spends at least on a load in it: matrix and
@@ -196,9 +205,9 @@ class analytic_cost {
   [[nodiscard]] ticks transfer(const load& l, std::int32_t c) const noexcept {
     if (transfer_per_token_s_ == 0.0) return 0;
     const double local_tokens = rounded_product(static_cast<double>(l.tokens), 1.0 / c);
-    return to_ticks(std::min(
-        transfer_latency_s_ + rounded_product(transfer_per_token_s_, local_tokens),
-        max_operation_s));
+    return to_ticks(
+        std::min(max_operation_s,
+                 transfer_latency_s_ + rounded_product(transfer_per_token_s_, local_tokens)));
   }
 
   std::int32_t num_stages_;  // virtual stages: pp * vpp

@@ -14,12 +14,10 @@ inline namespace v0 {
 ///
 /// Requirements: a pure function of its arguments and the model's parameters (every rank must get
 /// the same ticks); forward and backward > 0 for a load with tokens; safe to call concurrently.
-/// `digest_words` lists the parameters, so that ranks can compare what they plan with.
 ///
 /// | model            | when to use                                                              |
 /// | ---------------- | ------------------------------------------------------------------------ |
 /// | `analytic_cost`  | model and cluster are known by their data sheets; the judge's form       |
-/// | `fitted_cost`    | step times were recorded: the same form with coefficients from them      |
 template <class Cost>
 concept cost_model =
     std::copyable<Cost> && requires(const Cost& cost, const load& l, std::int32_t n, link k) {

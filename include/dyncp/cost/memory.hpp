@@ -18,11 +18,11 @@ inline namespace v0 {
 
 /// What the memory model assumes of the trainer.
 struct memory_options {
-  bool sequence_parallel = true;     ///< norms and residuals are divided by tp as well
-  bool sharded_optimizer = true;     ///< master weights and moments are divided by the ranks
-  double gradient_bytes = 4;         ///< of one weight
-  double optimizer_bytes = 12;       ///< of one weight: fp32 master weight and two moments
-  double reserved_gib = 0;           ///< of a GPU: allocator, communicators, workspaces
+  bool sequence_parallel = true;  ///< norms and residuals are divided by tp as well
+  bool sharded_optimizer = true;  ///< master weights and moments are divided by the ranks
+  double gradient_bytes = 4;      ///< of one weight
+  double optimizer_bytes = 12;    ///< of one weight: fp32 master weight and two moments
+  double reserved_gib = 0;        ///< of a GPU: allocator, communicators, workspaces
 
   friend bool operator==(const memory_options&, const memory_options&) = default;
 };
@@ -48,8 +48,8 @@ struct memory_options {
   const bool again = recompute == recomputation::selective;
   double wide = again ? 2.0 * h : 4.0 * h;  // of width h: a norm, a residual
   if (model.experts > 0) wide += rounded_product(used, h);
-  double sharded = attention + rounded_product(used, ((model.gated_mlp ? 3.0 : 2.0) -
-                                                      (again ? 1.0 : 0.0)) * f);
+  double sharded =
+      attention + rounded_product(used, ((model.gated_mlp ? 3.0 : 2.0) - (again ? 1.0 : 0.0)) * f);
   if (recompute == recomputation::full) {
     wide = h;
     sharded = 0;
@@ -66,11 +66,11 @@ struct memory_options {
 
 /// What one GPU of a pipeline stage holds. Bytes; tokens are those of its rank.
 struct stage_memory_spec {
-  double state_bytes = 0;               ///< weights, gradients, optimizer
-  double kept_bytes_per_token = 0;      ///< activations of all its layers, while in flight
-  double working_bytes_per_token = 0;   ///< more for the micro-batch whose backward runs: the
-                                        ///< layer that is computed again
-  double logits_bytes_per_token = 0;    ///< on the last stage, for the micro-batch that runs
+  double state_bytes = 0;              ///< weights, gradients, optimizer
+  double kept_bytes_per_token = 0;     ///< activations of all its layers, while in flight
+  double working_bytes_per_token = 0;  ///< more for the micro-batch whose backward runs: the
+                                       ///< layer that is computed again
+  double logits_bytes_per_token = 0;   ///< on the last stage, for the micro-batch that runs
 };
 
 /// Memory of the GPUs of physical stage `stage`. The first holds the embedding, the last the

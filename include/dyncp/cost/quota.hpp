@@ -84,15 +84,16 @@ inline constexpr double knee_fall = 0.05;
 /// Errors: invalid_argument for pp, step or first below one; not_found when no M up to `last` is
 /// one.
 template <std::invocable<std::int32_t> Curve>
-  requires std::convertible_to<std::invoke_result_t<Curve, std::int32_t>, double>
-[[nodiscard]] result<std::int32_t> knee(Curve value, std::int32_t pp, std::int32_t first,
-                                        std::int32_t step, std::int32_t last,
-                                        double fall = knee_fall) {
+  requires std::convertible_to < std::invoke_result_t<Curve, std::int32_t>,
+double > [[nodiscard]] result<std::int32_t> knee(Curve value, std::int32_t pp, std::int32_t first,
+                                                 std::int32_t step, std::int32_t last,
+                                                 double fall = knee_fall) {
   if (pp < 1 || step < 1 || first < 1) {
     return make_error(errc::invalid_argument, "a knee needs pp, step and first M of 1 or more");
   }
   // m + pp stays an int32.
-  const std::int64_t end = std::min<std::int64_t>(last, std::numeric_limits<std::int32_t>::max() - pp);
+  const std::int64_t end =
+      std::min<std::int64_t>(last, std::numeric_limits<std::int32_t>::max() - pp);
   for (std::int64_t m = first; m <= end; m += step) {
     const auto here = static_cast<double>(value(static_cast<std::int32_t>(m)));
     const auto there = static_cast<double>(value(static_cast<std::int32_t>(m + pp)));

@@ -22,6 +22,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -421,18 +423,22 @@ template <class Spec>
 }
 
 [[nodiscard]] inline result<void> read_extras(const json_view& root, plan_document& d) {
-  if (auto lines = root.find("source_lines")) {
-    if (!lines->is_array()) return lines->fail(errc::parse_error, "is not an array");
-    auto values = read_integers(*lines, 0, std::numeric_limits<std::int64_t>::max(),
+  for (auto [key, member, least] :
+       {std::tuple{"source_lines", &d.source_lines, std::int64_t{0}},
+        std::tuple{"atoms", &d.atoms, std::int64_t{-1}}}) {
+    const auto list = root.find(key);
+    if (!list) continue;
+    if (!list->is_array()) return list->fail(errc::parse_error, "is " + list->type() + ", not an array");
+    auto values = read_integers(*list, least, std::numeric_limits<std::int64_t>::max(),
                                 errc::invalid_argument);
     if (!values) return values.error();
     if (values->size() != d.seqlens.size()) {
-      return lines->fail(errc::parse_error, "has " + std::to_string(values->size()) +
-                         " items for " + std::to_string(d.seqlens.size()) + " seqlens",
-                         static_cast<std::int64_t>(values->size()),
-                         static_cast<std::int64_t>(d.seqlens.size()));
+      return list->fail(errc::parse_error, "has " + std::to_string(values->size()) +
+                        " items for " + std::to_string(d.seqlens.size()) + " seqlens",
+                        static_cast<std::int64_t>(values->size()),
+                        static_cast<std::int64_t>(d.seqlens.size()));
     }
-    d.source_lines = std::move(*values);
+    *member = std::move(*values);
   }
   if (auto packer = root.find("packer")) {
     auto name = packer->string();
@@ -601,12 +607,19 @@ struct json_line {
 }
 
 /// A model or cluster from JSON: fields by the names of the struct, those with defaults optional,
-/// unknown ones an error. Errors: parse_error, invalid_argument, unknown_name.
+/// unknown ones an error; also as the value of "model" or "cluster" of an object (a preset's or a
+/// plan's JSON). Errors: parse_error, invalid_argument, unknown_name.
 template <class Spec>
   requires std::same_as<Spec, model_spec> || std::same_as<Spec, cluster_spec>
 [[nodiscard]] result<Spec> parse_spec(std::string_view json, const std::string& source) {
   auto document = detail::parse_json(json, source);
   if (!document) return document.error();
+  // `presets NAME --json` and plan files hold the spec under a key of its own.
+  constexpr const char* key = std::is_same_v<Spec, model_spec> ? "model" : "cluster";
+  if (document->is_object() && document->contains(key) && (*document)[key].is_object()) {
+    nlohmann::json inner = (*document)[key];
+    *document = std::move(inner);
+  }
   auto spec = detail::read_spec<Spec>(detail::json_view(*document, source));
   if (spec) return spec;
   return detail::with_hint(std::move(spec).error(),

@@ -83,6 +83,9 @@ class json_writer {
     return raw(std::to_string(v));
   }
 
+  /// A number that is text already: decimal digits, as JSON writes them.
+  json_writer& number(std::string_view digits) { return raw(digits); }
+
   /// The text so far; complete when every bracket is closed.
   [[nodiscard]] const std::string& str() const noexcept { return text_; }
   [[nodiscard]] std::string take() { return std::move(text_); }

@@ -101,14 +101,14 @@ template <class Use>
 }
 
 /// Most sequences that a histogram may stand for.
-inline constexpr std::int64_t max_histogram_count = std::int64_t{1} << 26;
+inline constexpr std::int64_t max_histogram_count = std::int64_t{1} << 24;
 
 /// Lengths from a histogram: a length and how many sequences have it, two whole numbers a line,
 /// with blanks or a comma between them. Blanks, CRLF, empty lines and # as in `parse_lengths`.
 /// The list has them in the order of the file; `shuffle` it before batches are taken.
 ///
 /// Errors: those of `parse_lengths`; invalid_argument for a negative count; overflow for more than
-/// 2^26 sequences. O(bytes + sequences); pure.
+/// 2^24 sequences. O(bytes + sequences); pure.
 [[nodiscard]] inline result<length_list> parse_histogram(std::string_view text,
                                                          std::string source) {
   length_list out;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <dyncp/core/padding.hpp>
+#include <dyncp/core/ticks.hpp>
 #include <dyncp/io/json_writer.hpp>
 #include <dyncp/io/spec_fields.hpp>
+#include <dyncp/plan/lower_bounds.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/cluster_spec.hpp>
@@ -29,12 +31,14 @@ struct plan_document {
   dyncp::plan plan;
   std::vector<std::int64_t> seqlens;       ///< (n): what the samples of the plan index
   std::vector<std::int64_t> source_lines;  ///< (n) or empty: lines of the length file
+  std::vector<std::int64_t> atoms;         ///< (n) or empty: `sequence::atom`, -1: none
   std::string packer;                      ///< empty: unknown
   std::optional<parallel_spec> parallel;   ///< `ranks` is the plan's
   std::optional<plan_limits> limits;       ///< `max_tokens_per_rank` is the plan's
   std::optional<model_spec> model;
   std::optional<cluster_spec> cluster;
-  std::optional<plan_statistics> statistics;  ///< written, never read
+  std::optional<plan_statistics> statistics;       ///< written, never read
+  std::optional<dyncp::certificate> certificate;  ///< written, never read
 };
 
 namespace detail {
@@ -125,6 +129,13 @@ inline void write_statistics(json_writer& w, std::string_view key, const plan_st
   w.end().end();
 }
 
+/// Writes the lower bounds on the makespan, in seconds by name, as the value of `key`.
+inline void write_certificate(json_writer& w, std::string_view key, const certificate& c) {
+  w.begin_object(key, json_layout::row);
+  for (const lower_bound& b : c.bounds) w.member(b.name, to_seconds(b.value));
+  w.end();
+}
+
 /// The document as a plan file. Byte for byte the same for equal documents. O(size).
 [[nodiscard]] inline std::string to_json(const plan_document& d) {
   json_writer w;
@@ -138,8 +149,10 @@ inline void write_statistics(json_writer& w, std::string_view key, const plan_st
   if (d.model) write_spec(w, "model", *d.model);
   if (d.cluster) write_spec(w, "cluster", *d.cluster);
   if (d.statistics) write_statistics(w, "statistics", *d.statistics);
+  if (d.certificate) write_certificate(w, "bounds", *d.certificate);
   detail::write_integers(w, "seqlens", d.seqlens);
   if (!d.source_lines.empty()) detail::write_integers(w, "source_lines", d.source_lines);
+  if (!d.atoms.empty()) detail::write_integers(w, "atoms", d.atoms);
   detail::write_micro_batches(w, d.plan);
   return w.end().take();
 }

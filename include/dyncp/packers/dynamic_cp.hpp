@@ -7,15 +7,18 @@
 #include <dyncp/core/splitmix.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
+#include <dyncp/packers/branch_and_bound.hpp>
 #include <dyncp/packers/cover_ranks.hpp>
 #include <dyncp/packers/exhaustive_plan.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/packer.hpp>
 #include <dyncp/packers/plan_hint.hpp>
+#include <dyncp/packers/polish.hpp>
 #include <dyncp/packers/region_builder.hpp>
 #include <dyncp/packers/region_search.hpp>
 #include <dyncp/packers/region_split.hpp>
 #include <dyncp/packers/spaced_plan.hpp>
+#include <dyncp/packers/tiled_plan.hpp>
 #include <dyncp/plan/inflight.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/problem/problem.hpp>
@@ -96,26 +99,61 @@ class dynamic_cp_run {
 
   // The best of several splits into regions, or of none; nothing when no M holds the items.
   [[nodiscard]] result<plan> best_plan(const problem& prob, const item_table& items) {
-    const std::int32_t per_node = ranks_per_node(prob.cluster.gpus_per_node, prob.parallel);
     for (const bool whole : {prob.limits.uniform_cp, true}) {
-      region_splitter splitter(items, prob.parallel.ranks, per_node, prob.parallel.pp, whole);
-      const std::vector<region_plan> regions = balance_regions(prob, items, splitter);
-      if (!regions.empty()) return assemble(prob, items, regions);
-      if (whole) break;
+      region_splitter splitter = make_splitter(prob, items, whole, 0);
+      std::vector<region_plan> regions = balance_regions(prob, items, splitter);
+      if (regions.empty()) {
+        if (whole) break;
+        continue;
+      }
+      widen_first(prob, items, splitter, regions);
+      return assemble(prob, items, regions);
     }
     return not_found_error(prob);
+  }
+
+  [[nodiscard]] region_splitter make_splitter(const problem& prob, const item_table& items,
+                                              bool whole, std::int32_t first) const {
+    return {items, prob.parallel.ranks,
+            ranks_per_node(prob.cluster.gpus_per_node, prob.parallel), prob.parallel.pp, whole,
+            first};
+  }
+
+  // Where the longest sequence bounds the plan, a wider first region may move that bound.
+  void widen_first(const problem& prob, const item_table& items, const region_splitter& splitter,
+                   std::vector<region_plan>& regions) {
+    const ticks path = splitter.longest_path();
+    const std::int32_t wider = splitter.wider_first();
+    if (wider == 0 || splitter.single() || time_of(regions) > path + path / 32) return;
+    region_splitter other = make_splitter(prob, items, false, wider);
+    const plan_hint learned = learned_;
+    std::vector<region_plan> wide = balance_regions(prob, items, other);
+    if (!wide.empty() && time_of(wide) < time_of(regions)) {
+      regions = std::move(wide);
+    } else {
+      learned_ = learned;
+    }
+  }
+
+  [[nodiscard]] static ticks time_of(const std::vector<region_plan>& regions) noexcept {
+    ticks worst = 0;
+    for (const region_plan& r : regions) worst = std::max(worst, r.makespan);
+    return worst;
   }
 
   // Rounds of split, search, and correction of the estimates by simulated times.
   [[nodiscard]] std::vector<region_plan> balance_regions(const problem& prob,
                                                          const item_table& items,
                                                          region_splitter& splitter) {
-    region_search<Cost> search(prob, cost_, items);
+    // Hundreds of regions are many samples of one distribution: each needs less care.
+    const bool many = splitter.count() > 64;
+    region_search<Cost> search(prob, cost_, items, many ? 2 : 30);
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from
     const bool warm = warm_start(splitter, start);
-    const std::int32_t rounds = warm || splitter.single() ? 1 : options_.rounds;
+    const std::int32_t rounds =
+        warm || splitter.single() ? 1 : many ? std::min(2, options_.rounds) : options_.rounds;
     for (std::int32_t round = 0; round < rounds; ++round) {
       const std::vector<region_share> shares = splitter.split(options_.long_share);
       if (shares.empty()) break;
@@ -132,11 +170,51 @@ class dynamic_cp_run {
         if (!shares[k].items.empty()) start[k] = search.micro_batches();
       }
       keep_better(splitter, shares, start, std::move(plans), 0.8, best, best_time);
+      // The longest sequence's way through the pipeline: no split of the rest helps any more.
+      if (best_time <= splitter.longest_path() + splitter.longest_path() / 512) break;
     }
     if (options_.search_steps > 0 && !best.empty() && observe(prob, items, best, best_time)) {
       anneal_regions(prob, items, splitter, search, start, best, best_time);
     }
+    polish_regions(prob, items, best);
     return best;
+  }
+
+  // Local search on the true objective: always for small batches, where construction errs most and
+  // a step costs little, and with what the search steps allow for others.
+  void polish_regions(const problem& prob, const item_table& items,
+                      std::vector<region_plan>& regions) const {
+    // Single moves know nothing of tokens in flight or idle ranks.
+    if (prob_.limits.max_inflight_tokens > 0 || prob_.limits.no_idle_ranks) return;
+    polisher<Cost> polish(prob, cost_, items);
+    splitmix rng(0x706f6c697368);
+    for (region_plan& r : regions) {
+      std::int32_t count = 0;
+      for (const cell& g : r.cells) count += static_cast<std::int32_t>(g.held.count);
+      const std::int64_t steps = options_.search_steps / static_cast<std::int64_t>(regions.size());
+      const auto spare = [&] {
+        const std::int32_t fixed = prob.limits.micro_batches;
+        return fixed > 0 ? std::min(2, fixed - r.num_slots()) : 1;
+      };
+      const bool small = items.count() <= small_batch;
+      if (small && count <= tiny_region && prob.parallel.vpp == 1 && !prob.limits.uniform_cp) {
+        std::vector<std::int32_t> chosen = r.items;
+        std::sort(chosen.begin(), chosen.end());
+        branch_and_bound<Cost>(prob, cost_, items)
+            .improve(r, chosen, r.num_slots() + spare(), tiny_region_nodes);
+      }
+      if (small) {
+        // Hotter rounds leave the basin of the construction; each starts from the best so far.
+        const std::int64_t size = std::int64_t{r.ranks.size} * (r.num_slots() + 1) *
+                                  prob.parallel.pp;
+        const std::int64_t least = std::clamp<std::int64_t>(small_batch_work / size, 200, 4000);
+        for (const double heat : {0.3, 0.1, 0.1, 0.05}) {
+          polish.improve(r, std::max(steps / 4, least), spare(), heat, rng);
+        }
+      } else if (steps > 0) {
+        polish.improve(r, steps, spare(), 0.002, rng);
+      }
+    }
   }
 
   // Takes over corrections and micro-batches of a hint made for the same regions.
@@ -233,7 +311,7 @@ class dynamic_cp_run {
     for (const region_plan& r : regions) {
       for (const cell& g : r.cells) {
         pack pk{g.ranks, {}};
-        for (std::int32_t i = g.first_item; i >= 0; i = r.next[static_cast<std::size_t>(i)]) {
+        for (const std::int32_t i : r.items_of(g)) {
           for (const std::int32_t s : items.members_of(i)) pk.sequences.push_back(s);
         }
         std::sort(pk.sequences.begin(), pk.sequences.end());
@@ -253,15 +331,56 @@ class dynamic_cp_run {
     }
   }
 
+  // Plans that exist where construction fails: one item a group, or any at all, then polished.
   [[nodiscard]] result<plan> fallback(const item_table& items) const {
-    auto spaced = spaced_plan(prob_, items);
-    if (!spaced) return spaced;
+    auto made = spaced_plan(prob_, items);
+    if (!made) return made;
     const std::int32_t fixed = prob_.limits.micro_batches;
-    if (fixed > 0 && spaced->num_micro_batches() > fixed) {
-      return exhaustive_plan(prob_, items, exhaustive_steps).find();
+    if (fixed > 0 && made->num_micro_batches() > fixed) {
+      made = exhaustive_plan(prob_, items, exhaustive_steps).find();
+      if (!made) return made;
     }
-    pad_count(prob_, *spaced);
-    return spaced;
+    pad_count(prob_, *made);  // interleaved schedules are simulated in whole groups
+    if (prob_.limits.max_inflight_tokens == 0 && !prob_.limits.no_idle_ranks) {
+      std::vector<region_plan> whole{as_region(*made, items)};
+      polish_regions(prob_, items, whole);
+      *made = assemble(prob_, items, whole);
+    }
+    return made;
+  }
+
+  // A plan as one region over all ranks.
+  [[nodiscard]] region_plan as_region(const plan& p, const item_table& items) const {
+    region_plan out;
+    out.ranks = {0, p.num_ranks};
+    const std::vector<std::int32_t> item_of = items_of_sequences(items);
+    const priced_plan priced = price_plan(p, prob_, cost_);
+    std::size_t g = 0;
+    for (std::int32_t j = 0; j < p.num_micro_batches(); ++j) {
+      out.order.push_back(j);
+      for (const pack& pk : p.micro_batches[static_cast<std::size_t>(j)].packs) {
+        cell c{pk.ranks, j, 0, {}, priced.costs_of_class(cost_.bottleneck_class())[g++], 0, 0};
+        while (items.sizes[static_cast<std::size_t>(c.size)] != pk.ranks.size) ++c.size;
+        std::vector<std::int32_t> of_cell;
+        for (const std::int32_t s : pk.sequences) {
+          const std::int32_t i = item_of[static_cast<std::size_t>(s)];
+          if (items.members_of(i).front() != s) continue;  // once an item
+          c.held += items.load_of(i, c.size);
+          of_cell.push_back(i);
+        }
+        out.add(c, of_cell);
+      }
+    }
+    out.makespan = makespan_of(p);
+    return out;
+  }
+
+  [[nodiscard]] std::vector<std::int32_t> items_of_sequences(const item_table& items) const {
+    std::vector<std::int32_t> item_of(prob_.sequences.size(), 0);
+    for (std::int32_t i = 0; i < items.count(); ++i) {
+      for (const std::int32_t s : items.members_of(i)) item_of[static_cast<std::size_t>(s)] = i;
+    }
+    return item_of;
   }
 
   [[nodiscard]] static error not_found_error(const problem& prob) {
@@ -310,41 +429,39 @@ class dynamic_cp_run {
                                       {prob_.parallel.pp, prob_.parallel.vpp});
   }
 
-  // Fewer and fewer micro-batches until every rank has work in each.
+  // Fewer and fewer micro-batches until every rank has work in each; and tilings, of which there
+  // are some for nearly every M.
   [[nodiscard]] result<plan> without_idle_ranks(const item_table& items) {
     const std::int32_t multiple = micro_batch_multiple(prob_);
+    const pipeline pipe{prob_.parallel.pp, prob_.parallel.vpp};
+    const std::int64_t budget = prob_.limits.max_inflight_tokens;
     problem fixed = prob_;
     fixed.limits.no_idle_ranks = false;
     result<plan> best = not_found_error(prob_);
     ticks best_time = std::numeric_limits<ticks>::max();
+    const auto consider = [&](const plan& p) {
+      if (budget > 0 && peak_inflight_tokens(p, prob_.sequences, pipe) > budget) return false;
+      const ticks time = makespan_of(p);
+      if (time >= best_time) return false;
+      best_time = time;
+      best = p;
+      return true;
+    };
     auto first = best_plan(fixed, items);
     const std::int32_t most = first ? first->num_micro_batches() : multiple;
     std::int32_t m = prob_.limits.micro_batches > 0 ? prob_.limits.micro_batches : most;
     for (; m >= multiple; m = std::min(m - multiple, m * 3 / 4 / multiple * multiple)) {
       fixed.limits.micro_batches = m;
-      if (auto found = best_plan(fixed, items); found && cover(*found, items)) {
-        const bool window =
-            prob_.limits.max_inflight_tokens == 0 ||
-            peak_inflight_tokens(*found, prob_.sequences,
-                                 {prob_.parallel.pp, prob_.parallel.vpp}) <=
-                prob_.limits.max_inflight_tokens;
-        const ticks time = window ? makespan_of(*found) : best_time;
-        if (time < best_time) {
-          best_time = time;
-          best = std::move(found);
-        }
-      }
+      if (auto found = best_plan(fixed, items); found && cover(*found, items)) consider(*found);
       if (prob_.limits.micro_batches > 0) break;
     }
+    for_each_tiling(prob_, cost_, items, consider);
     if (best) return best;
     return exhaustive_plan(prob_, items, exhaustive_steps).find();
   }
 
   [[nodiscard]] bool cover(plan& p, const item_table& items) const {
-    std::vector<std::int32_t> item_of(prob_.sequences.size(), 0);
-    for (std::int32_t i = 0; i < items.count(); ++i) {
-      for (const std::int32_t s : items.members_of(i)) item_of[static_cast<std::size_t>(s)] = i;
-    }
+    const std::vector<std::int32_t> item_of = items_of_sequences(items);
     const auto fits = [&](const std::vector<std::int32_t>& list, std::int32_t size) {
       load sum;
       for (const std::int32_t i : list) {
@@ -387,6 +504,10 @@ class dynamic_cp_run {
   }
 
   static constexpr std::int64_t exhaustive_steps = 20000;
+  static constexpr std::int32_t tiny_region = 12;  // sequences
+  static constexpr std::int64_t tiny_region_nodes = 4000;
+  static constexpr std::int32_t small_batch = 64;
+  static constexpr std::int64_t small_batch_work = 400000;  // steps * ranks * M * pp, a round
 
   const problem& prob_;
   const Cost& cost_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/core/int_math.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
 #include <dyncp/packers/packer.hpp>
@@ -124,7 +125,7 @@ template <cost_model Cost>
     }
   }
 
-  std::vector<ticks> key(items, 0);
+  std::vector<int128> key(items, 0);  // rank-ticks
   by_batch.least_size.assign(items, -1);
   const std::int32_t bottleneck = cost.bottleneck_class();
   for (std::size_t i = 0; i < items; ++i) {
@@ -139,7 +140,7 @@ template <cost_model Cost>
         continue;
       }
       by_batch.least_size[i] = k;
-      key[i] = cost.cost(l, c, link::nvlink, bottleneck).total() * c;
+      key[i] = int128{cost.cost(l, c, link::nvlink, bottleneck).total()} * c;
       break;
     }
     if (by_batch.least_size[i] < 0) {
@@ -157,8 +158,8 @@ template <cost_model Cost>
   std::vector<std::int32_t> order(items);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    const ticks ka = key[static_cast<std::size_t>(a)];
-    const ticks kb = key[static_cast<std::size_t>(b)];
+    const int128 ka = key[static_cast<std::size_t>(a)];
+    const int128 kb = key[static_cast<std::size_t>(b)];
     return ka != kb ? ka > kb : a < b;
   });
 

@@ -19,10 +19,23 @@ inline namespace v0 {
 /// section 4, or the result says why not: `sequence_too_long`, `infeasible` (proven) or
 /// `not_found`. `name` is its name on the command line.
 ///
-/// | packer            | when to use                                                           |
-/// | ----------------- | --------------------------------------------------------------------- |
-/// | `dynamic_cp`      | the default: CP size, packs, M and order by simulated time            |
-/// | `packing_only`    | the article's baseline: next-fit at static CP, nothing balanced       |
+/// | packer               | when to use                                                        |
+/// | -------------------- | ------------------------------------------------------------------- |
+/// | `dynamic_cp`         | the default: CP size, packs, M and order by simulated time          |
+/// | `static_balanced`    | static CP at its best, balanced by cost: what to beat               |
+/// | `packing_only`       | the article's baseline: next-fit at static CP, nothing balanced     |
+/// | `padded_bshd`        | no packing: rows of equal length                                    |
+/// | `ffd`, `mffd`        | static CP in as few packs as a simple rule finds                    |
+/// | `wlb_llm`            | static CP, packs of variable length filled by work; also a stream   |
+/// | `verl`               | static CP, Karmarkar-Karp on work; may break the token limit        |
+/// | `default_dynamic_cp` | Megatron's open scheduler: greedy on s^2/c up to the token limit    |
+/// | `three_stage`        | the article's scheduler as the article tells it                     |
+/// | `three_stage_2959`   | the article's scheduler as its code has it; may break the limit     |
+/// | `flexsp`             | groups of several sizes, min-max within a micro-batch, no pipeline  |
+/// | `relax`              | one CP size a micro-batch, from its longest sequence; may break it  |
+///
+/// All but the first are baselines: docs/baselines.md tells how faithful each is and to what.
+/// `verl_capped` and `relax_capped` are repaired forms, for use and never for a comparison.
 template <class Packer, class Cost>
 concept packer = cost_model<Cost> && requires(const Packer& p, const problem& prob,
                                               const Cost& cost) {

@@ -5,6 +5,7 @@
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/ticks.hpp>
 #include <dyncp/cost/cost_model.hpp>
+#include <dyncp/packers/group_pricing.hpp>
 #include <dyncp/packers/item_table.hpp>
 #include <dyncp/packers/ramp.hpp>
 #include <dyncp/problem/problem.hpp>
@@ -30,7 +31,8 @@ struct cell {
   std::int32_t size = 0;         // index of ranks.size in the allowed sizes
   load held;
   op_cost cost;                  // of `held` on the bottleneck stage; zero while empty
-  std::int32_t first_item = -1;  // chain through region_plan::next
+  std::int32_t first = -1;       // its items: region_plan::items[first, first + count)
+  std::int32_t count = 0;
 };
 
 /// The micro-batches of one region: a block of ranks that no group leaves, and so a pipeline of
@@ -39,11 +41,22 @@ struct region_plan {
   rank_range ranks;
   std::vector<cell> cells;             // those that hold items, ordered by (position, first rank)
   std::vector<std::int32_t> order;     // position -> slot
-  std::vector<std::int32_t> next;      // (items of the table): chain of a cell's items
+  std::vector<std::int32_t> items;     // of all cells, cell by cell
   ticks makespan = 0;
 
   [[nodiscard]] std::int32_t num_slots() const noexcept {
     return static_cast<std::int32_t>(order.size());
+  }
+  [[nodiscard]] std::span<const std::int32_t> items_of(const cell& c) const noexcept {
+    return std::span(items).subspan(static_cast<std::size_t>(c.first),
+                                    static_cast<std::size_t>(c.count));
+  }
+  /// Appends a cell with its items; cells are added in the order of their slots and ranks.
+  void add(cell c, std::span<const std::int32_t> of_cell) {
+    c.first = static_cast<std::int32_t>(items.size());
+    c.count = static_cast<std::int32_t>(of_cell.size());
+    items.insert(items.end(), of_cell.begin(), of_cell.end());
+    cells.push_back(c);
   }
 };
 
@@ -72,7 +85,7 @@ class region_builder {
       : prob_(prob),
         cost_(cost),
         items_(items),
-        per_node_(ranks_per_node(prob.cluster.gpus_per_node, prob.parallel)),
+        groups_(prob, cost, items),
         bottleneck_(cost.bottleneck_class()),
         pipe_{prob.parallel.pp, prob.parallel.vpp},
         cap_(prob.limits.max_sequences_per_pack) {
@@ -90,10 +103,10 @@ class region_builder {
     region_ = region;
     slots_ = options.micro_batches;
     out.ranks = region;
-    out.next.resize(static_cast<std::size_t>(items_.count()));
+    chain_.resize(static_cast<std::size_t>(items_.count()));
     choose_sizes(chosen, options);
-    if (!place_wide(out)) return false;
-    if (!place_narrow(out)) return false;
+    if (!place_wide()) return false;
+    if (!place_narrow()) return false;
     finish(out);
     return true;
   }
@@ -118,14 +131,10 @@ class region_builder {
     return items_.sizes[static_cast<std::size_t>(k)];
   }
   [[nodiscard]] op_cost price_cell(const load& l, rank_range r) const noexcept {
-    load padded = l;
-    padded.tokens = padded_pack_tokens(prob_.padding, r.size, l.tokens);
-    return cost_.cost(padded, r.size, link_of(r, per_node_), bottleneck_);
+    return groups_.cost(l, r, bottleneck_);
   }
   [[nodiscard]] bool has_room(const cell& g, const load& more) const noexcept {
-    if (cap_ > 0 && g.held.count + more.count > cap_) return false;
-    return padded_pack_tokens(prob_.padding, g.ranks.size, g.held.tokens + more.tokens) <=
-           items_.capacity[static_cast<std::size_t>(g.size)];
+    return groups_.fits(g.held + more, g.size);
   }
 
   // Step 1. The plateau is first guessed from the work at the smallest sizes.
@@ -209,20 +218,21 @@ class region_builder {
     std::fill(used + at, used + at + c, char{1});
     free_[static_cast<std::size_t>(slot)] -= c;
     slot_size_[static_cast<std::size_t>(slot)] = k;
-    cells_.push_back({{region_.begin + at, c}, slot, k, {}, {}, -1});
+    cells_.push_back({{region_.begin + at, c}, slot, k, {}, {}, -1, 0});
   }
 
-  void put(cell& g, std::int32_t item, region_plan& out) {
+  void put(cell& g, std::int32_t item) {
     g.held += items_.load_of(item, g.size);
     g.cost = price_cell(g.held, g.ranks);
-    out.next[static_cast<std::size_t>(item)] = g.first_item;
-    g.first_item = item;
+    chain_[static_cast<std::size_t>(item)] = g.first;
+    g.first = item;
+    ++g.count;
     ticks& height = height_[static_cast<std::size_t>(g.slot)];
     height = std::max(height, g.cost.total());
   }
 
   // Steps 2 and 3.
-  bool place_wide(region_plan& out) {
+  bool place_wide() {
     cells_.clear();
     slot_size_.assign(static_cast<std::size_t>(slots_), -1);
     height_.assign(static_cast<std::size_t>(slots_), 0);
@@ -246,13 +256,13 @@ class region_builder {
       const bool fits_budget = slot >= 0 && budget(slot) >= w.time;
       if (!fits_budget) {
         if (cell* g = roomiest_cell(w, slot < 0)) {
-          put(*g, w.item, out);
+          put(*g, w.item);
           continue;
         }
       }
       if (slot < 0) return false;
       open_cell(slot, at, w.size);
-      put(cells_.back(), w.item, out);
+      put(cells_.back(), w.item);
     }
     set_plateau();
     return true;
@@ -265,7 +275,12 @@ class region_builder {
     ticks best_left = 0;
     const load& l = items_.load_of(w.item, w.size);
     for (cell& g : cells_) {
-      if (g.size != w.size || !has_room(g, l)) continue;
+      if (g.size != w.size) continue;
+      // What is left now bounds what is left after, and costs no pricing.
+      const ticks bound = budget(g.slot) - g.cost.total();
+      if ((best != nullptr && bound <= best_left) || (!any && bound <= 0) || !has_room(g, l)) {
+        continue;
+      }
       const ticks left = budget(g.slot) - price_cell(g.held + l, g.ranks).total();
       if ((any || left >= 0) && (best == nullptr || left > best_left)) {
         best = &g;
@@ -293,7 +308,7 @@ class region_builder {
 
   // Step 4, with two heaps: groups by time left, and full ones by token room until a shorter
   // item comes that fits them.
-  bool place_narrow(region_plan& out) {
+  bool place_narrow() {
     for (std::int32_t j = 0; j < slots_; ++j) {
       const std::int32_t set = slot_size_[static_cast<std::size_t>(j)];
       const std::int32_t k = prob_.limits.uniform_cp && set > 0 ? set : 0;
@@ -323,7 +338,7 @@ class region_builder {
         const std::int32_t index = by_time_.front().second;
         cell& g = cells_[static_cast<std::size_t>(index)];
         if (has_room(g, items_.load_of(item, g.size))) {
-          put(g, item, out);
+          put(g, item);
           replace_top(by_time_, {budget_left(index), index});
           placed = true;
           break;
@@ -365,7 +380,7 @@ class region_builder {
 
   // Step 5: drops empty cells and slots, orders the slots, sorts the cells by position and rank.
   void finish(region_plan& out) {
-    std::erase_if(cells_, [](const cell& g) { return g.first_item < 0; });
+    std::erase_if(cells_, [](const cell& g) { return g.count == 0; });
     slot_time_.assign(static_cast<std::size_t>(slots_), 0);
     for (const cell& g : cells_) {
       ticks& t = slot_time_[static_cast<std::size_t>(g.slot)];
@@ -394,6 +409,15 @@ class region_builder {
       return a.slot != b.slot ? a.slot < b.slot : a.ranks.begin < b.ranks.begin;
     });
     out.cells = cells_;
+    out.items.clear();
+    for (cell& g : out.cells) {
+      std::int32_t item = g.first;
+      g.first = static_cast<std::int32_t>(out.items.size());
+      for (std::int32_t n = 0; n < g.count; ++n) {
+        out.items.push_back(item);
+        item = chain_[static_cast<std::size_t>(item)];
+      }
+    }
   }
 
   void price(const region_plan& plan) {
@@ -423,10 +447,7 @@ class region_builder {
           priced_.costs.push_back(g.cost);
           continue;
         }
-        load padded = g.held;
-        padded.tokens = padded_pack_tokens(prob_.padding, g.ranks.size, padded.tokens);
-        priced_.costs.push_back(
-            cost_.cost(padded, g.ranks.size, link_of(g.ranks, per_node_), k));
+        priced_.costs.push_back(groups_.cost(g.held, g.ranks, k));
       }
     }
   }
@@ -434,7 +455,7 @@ class region_builder {
   const problem& prob_;
   const Cost& cost_;
   const item_table& items_;
-  std::int32_t per_node_;
+  group_pricing<Cost> groups_;
   std::int32_t bottleneck_;
   pipeline pipe_;
   std::int32_t cap_;
@@ -450,7 +471,8 @@ class region_builder {
   std::vector<std::int32_t> given_;    // (slots): position of each slot, when budgets are given
   std::vector<wide_item> wide_;
   std::vector<std::int32_t> narrow_;
-  std::vector<cell> cells_;
+  std::vector<cell> cells_;            // while building, `first` heads a chain
+  std::vector<std::int32_t> chain_;    // (items of the table): next item of the same cell
   std::vector<ticks> height_;          // (slots): largest cell so far
   std::vector<std::int32_t> free_;     // (slots): free ranks
   std::vector<std::int32_t> slot_size_;// (slots): size of the cell opened last, -1: none

@@ -38,8 +38,10 @@ struct tuned_budgets {
 template <cost_model Cost>
 class region_search {
  public:
-  region_search(const problem& prob, const Cost& cost, const item_table& items)
-      : prob_(prob), items_(items), builder_(prob, cost, items) {
+  /// `refinements` bounds the steps that halve around the best M.
+  region_search(const problem& prob, const Cost& cost, const item_table& items,
+                std::int32_t refinements)
+      : prob_(prob), items_(items), builder_(prob, cost, items), refinements_(refinements) {
     const std::int32_t c = items.sizes.front();
     fixed_ = static_cast<double>(
         cost.cost(load{1, 1, 1}, c, link::nvlink, cost.bottleneck_class()).total());
@@ -76,11 +78,12 @@ class region_search {
     }
     for (std::int32_t m = least; best_.makespan < 0 && m <= most_;) {
       try_m(share, m);
-      if (m > least + 4 * static_cast<std::int32_t>(share.items.size())) break;
+      if (m > static_cast<std::int32_t>(share.items.size())) break;
       m = std::min(m + 1 + m / 8, std::max(m + 1, most_));
     }
     if (best_.makespan < 0) return std::move(best_);
-    for (std::int32_t step = std::max(1, best_m_ / 10);; step /= 2) {
+    std::int32_t step = std::max(1, best_m_ / 10);
+    for (std::int32_t n = 0; n < refinements_; ++n, step /= 2) {
       const std::int32_t middle = best_m_;
       if (!try_m(share, middle + step) && middle - step >= least) try_m(share, middle - step);
       if (step <= 1) break;
@@ -154,7 +157,8 @@ class region_search {
   }
 
   bool try_m(const region_share& share, std::int32_t m) {
-    if (m < 1 || m > most_) return false;
+    // A micro-batch without an item is no micro-batch.
+    if (m < 1 || m > most_ || m > static_cast<std::int32_t>(share.items.size())) return false;
     if (!builder_.build(share.ranks, share.items, {m, 1.0, 1.0}, trial_)) return false;
     builder_.simulate(trial_);
     if (best_.makespan >= 0 && trial_.makespan >= best_.makespan) return false;
@@ -221,6 +225,7 @@ class region_search {
   const problem& prob_;
   const item_table& items_;
   region_builder<Cost> builder_;
+  std::int32_t refinements_;
   tuned_budgets candidate_;
   double fixed_ = 0;        // ticks of an operation pair of one token
   std::int32_t most_ = 0;   // largest M allowed

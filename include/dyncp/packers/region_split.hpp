@@ -44,10 +44,15 @@ struct region_share {
 /// than a node has.
 class region_splitter {
  public:
-  /// `whole` makes all ranks one region, whatever the nodes.
+  /// `whole` makes all ranks one region, whatever the nodes; `first` is the least size of the
+  /// region of the longest items (0: a node, or what they need).
   region_splitter(const item_table& items, std::int32_t ranks, std::int32_t per_node,
-                  std::int32_t stages, bool whole)
-      : items_(items), ranks_(ranks), stages_(stages), base_(std::min(ranks, per_node)) {
+                  std::int32_t stages, bool whole, std::int32_t first)
+      : items_(items),
+        ranks_(ranks),
+        stages_(stages),
+        first_(first),
+        base_(std::min(ranks, per_node)) {
     widest_need_.resize(static_cast<std::size_t>(items.count()));
     std::int32_t need = 0;
     for (std::int32_t i = items.count() - 1; i >= 0; --i) {
@@ -62,6 +67,8 @@ class region_splitter {
   }
 
   [[nodiscard]] bool single() const noexcept { return base_ >= ranks_; }
+  /// Regions of the usual size that the ranks hold.
+  [[nodiscard]] std::int32_t count() const noexcept { return std::max(1, ranks_ / base_); }
 
   /// The shares under the corrections so far; `long_share` of a region's capacity at most goes to
   /// long items, so that short ones are left to fill its gaps and ramps. Empty when the long items
@@ -92,6 +99,29 @@ class region_splitter {
     if (!assign_shorts(shares)) return {};
     for (region_share& s : shares) std::sort(s.items.begin(), s.items.end());
     return shares;
+  }
+
+  /// Time of the longest item through all stages, forward and backward, in the first region.
+  [[nodiscard]] ticks longest_path() const noexcept {
+    return static_cast<ticks>(time_at(0, first_size())) * stages_;
+  }
+
+  /// A size of the first region with which its longest item takes at least 0.5 % less time, or 0.
+  /// Groups across nodes seldom pay: only where one sequence bounds the whole plan.
+  [[nodiscard]] std::int32_t wider_first() const noexcept {
+    const double now = time_at(0, first_size());
+    double best = rounded_product(now, 0.995);
+    std::int32_t wider = 0;
+    for (const std::int32_t c : items_.sizes) {
+      if (c <= first_size() || c > ranks_ || !is_power_of_two(c) || !is_power_of_two(base_)) {
+        continue;
+      }
+      if (time_at(0, c) < best) {
+        best = rounded_product(time_at(0, c), 0.995);
+        wider = c;
+      }
+    }
+    return wider;
   }
 
   /// Corrections, in ticks, to hand on to the next batch and to start from.
@@ -129,6 +159,10 @@ class region_splitter {
     return rounded_product(time_at(item, base_), 64.0) > average || needed(item) > base_ / 2;
   }
 
+  [[nodiscard]] std::int32_t first_size() const noexcept {
+    return std::max({base_, first_, single() ? ranks_ : widest_need_.front()});
+  }
+
   // Work a rank that brings a region with this peak to the time `target`.
   [[nodiscard]] double quota(double target, double peak, double correction) const noexcept {
     double work = std::max(0.0, target - correction - peak);
@@ -149,7 +183,7 @@ class region_splitter {
     double left = total_;
     for (std::int32_t at = 0; at < ranks_;) {
       region_share share;
-      std::int32_t size = base_;
+      std::int32_t size = shares.empty() ? first_size() : base_;
       if (next < num_long_) {
         size = std::max(size, widest_need_[static_cast<std::size_t>(next)]);
       }
@@ -214,6 +248,7 @@ class region_splitter {
   const item_table& items_;
   std::int32_t ranks_;
   std::int32_t stages_;
+  std::int32_t first_;                     // least ranks of the first region
   std::int32_t base_;                      // ranks of a region
   std::int32_t num_long_ = 0;
   double total_ = 0;                       // rank-ticks of all items at their least sizes

@@ -59,9 +59,9 @@ class word_digest {
     return std::rotl(lane + word * prime_[1], 31) * prime_[0];
   }
 
-  static constexpr std::array<std::uint64_t, 5> prime_ = {
-      0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
-      0x27D4EB2F165667C5};
+  static constexpr std::array<std::uint64_t, 5> prime_ = {0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F,
+                                                          0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
+                                                          0x27D4EB2F165667C5};
   std::array<std::uint64_t, 4> lanes_ = {prime_[0] + prime_[1], prime_[1], 0, 0 - prime_[0]};
   std::array<std::uint64_t, 4> buffer_{};
   std::uint64_t count_ = 0;
@@ -115,11 +115,11 @@ inline void add_digest(word_digest& d, const model_spec& model) {
 }
 
 inline void add_digest(word_digest& d, const cluster_spec& cluster) {
-  const auto& [name, gpus_per_node, linear_flops_per_s, linear_half_tokens,
-               attention_flops_per_s, attention_half_tokens, nvlink_bytes_per_s,
-               nvlink_latency_s, network_bytes_per_s, network_latency_s, ring_overlap, fixed_s,
-               launch_s, backward_linear, backward_attention, backward_ring_bytes,
-               stage_bytes_per_s, stage_latency_s, memory_gib] = cluster;
+  const auto& [name, gpus_per_node, linear_flops_per_s, linear_half_tokens, attention_flops_per_s,
+               attention_half_tokens, nvlink_bytes_per_s, nvlink_latency_s, network_bytes_per_s,
+               network_latency_s, ring_overlap, fixed_s, launch_s, backward_linear,
+               backward_attention, backward_ring_bytes, stage_bytes_per_s, stage_latency_s,
+               memory_gib] = cluster;
   static_cast<void>(name);
   d.add(gpus_per_node);
   for (const double x :

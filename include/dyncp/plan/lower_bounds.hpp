@@ -47,7 +47,7 @@ class bound_calculator {
  public:
   bound_calculator(const problem& prob, const Cost& cost)
       : prob_(prob),
-        cost_(cost),
+        cost_(growing(cost)),
         pipe_{prob.parallel.pp, prob.parallel.vpp},
         sums_(sum_lengths(prob.sequences)),
         sizes_(allowed_cp_sizes(prob.parallel)),
@@ -76,21 +76,35 @@ class bound_calculator {
       for (std::int32_t vs = 0; vs < pipe_.stages * pipe_.chunks; ++vs) {
         all_stages += work_s(cost_.stage_class(vs));
       }
-      return to_ticks(less_rounding(all_stages / (rank_count() * m)));
+      return less_rounding(all_stages / (rank_count() * m));
     } else {
       return 0;
     }
   }
 
  private:
-  // What a sum of rounded costs may lose against the exact sum, and far more.
-  static constexpr double less_rounding(double s) {
-    return std::min(max_operation_s, s * (1.0 - 1e-9));
+  // Ticks of a sum of real costs, less what rounding may take from it: 1e-9 of the doubles and
+  // half a tick of every operation, of which a rank runs at most two a sequence and virtual stage.
+  [[nodiscard]] ticks less_rounding(double seconds) const {
+    const ticks sum = to_ticks(std::min(max_operation_s, seconds * (1.0 - 1e-9)));
+    return std::max<ticks>(0, sum - sums_.count * pipe_.chunks - 2 * pipe_.stages * pipe_.chunks);
   }
   [[nodiscard]] double rank_count() const { return prob_.parallel.ranks; }
 
-  [[nodiscard]] link fastest_link(std::int32_t c) const {
-    return c <= per_node_ ? link::nvlink : link::network;
+  [[nodiscard]] static Cost growing(const Cost& cost) {
+    if constexpr (requires { cost.at_full_attention_rate(); }) {
+      return cost.at_full_attention_rate();
+    } else {
+      return cost;
+    }
+  }
+
+  // Whatever link a group of c ranks may come to lie on.
+  [[nodiscard]] op_cost cheapest(const load& l, std::int32_t c, std::int32_t stage_class) const {
+    const op_cost far = cost_.cost(l, c, link::network, stage_class);
+    if (c > per_node_) return far;
+    const op_cost near = cost_.cost(l, c, link::nvlink, stage_class);
+    return {std::min(near.forward, far.forward), std::min(near.backward, far.backward), 0};
   }
   [[nodiscard]] bool fits(const sequence& s, std::int32_t c) const {
     const std::int64_t padded = padded_length(s.length, alignment(prob_.padding, c));
@@ -106,7 +120,7 @@ class bound_calculator {
       const load l = sequence_load(longest_.length, alignment(prob_.padding, c));
       ticks sum = 0;
       for (std::int32_t vs = 0; vs < pipe_.stages * pipe_.chunks; ++vs) {
-        sum += cost_.cost(l, c, fastest_link(c), cost_.stage_class(vs)).total();
+        sum += cheapest(l, c, cost_.stage_class(vs)).total();
       }
       best = std::min(best, sum);
     }
@@ -120,7 +134,7 @@ class bound_calculator {
       if (!fits(shortest_, c)) continue;
       const load l = sequence_load(shortest_.length, alignment(prob_.padding, c));
       for (std::int32_t k = 0; k < cost_.stage_classes(); ++k) {
-        const op_cost cost = cost_.cost(l, c, fastest_link(c), k);
+        const op_cost cost = cheapest(l, c, k);
         least.forward = std::min(least.forward, cost.forward);
         least.backward = std::min(least.backward, cost.backward);
       }
@@ -160,7 +174,7 @@ class bound_calculator {
                               static_cast<double>(prob_.limits.max_tokens_per_rank);
     busy += rounded_product(cost_.fixed_floor_s() * pipe_.chunks, rank_packs);
     const op_cost least = smallest();
-    return to_ticks(less_rounding(busy / rank_count())) + (pipe_.stages - 1) * least.total();
+    return less_rounding(busy / rank_count()) + (pipe_.stages - 1) * least.total();
   }
 
   // Sequences that no smaller group holds send their keys and values around a ring.
@@ -174,14 +188,16 @@ class bound_calculator {
           break;
         }
       }
-      busy += cost_.ring_floor_s(static_cast<double>(s.length), std::max(1, least),
-                                 fastest_link(least), 0);
+      const std::int32_t c = std::max(1, least);
+      const double far = cost_.ring_floor_s(static_cast<double>(s.length), c, link::network, 0);
+      const double near = cost_.ring_floor_s(static_cast<double>(s.length), c, link::nvlink, 0);
+      busy += c > per_node_ ? far : std::min(near, far);
     }
-    return to_ticks(less_rounding(busy * pipe_.chunks / rank_count()));
+    return less_rounding(busy * pipe_.chunks / rank_count());
   }
 
   const problem& prob_;
-  const Cost& cost_;
+  Cost cost_;  // grows with the load and is never above the cost of the plan
   pipeline pipe_;
   length_sums sums_;
   std::vector<std::int32_t> sizes_;

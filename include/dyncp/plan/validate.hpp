@@ -34,6 +34,7 @@ enum class violation_kind : std::int8_t {
   over_sequence_cap,   ///< sequences of a pack over max_sequences_per_pack
   over_inflight,       ///< tokens in flight over max_inflight_tokens
   split_atom,          ///< an atomic group in two packs
+  wrong_job,           ///< other ranks than the job's, or a limit above the job's
   wrong_micro_batches, ///< M is not the fixed number or not a multiple
   idle_rank,           ///< a rank without a pack, although none may be idle
   mixed_cp,            ///< two group sizes in a micro-batch, although one was asked for
@@ -55,6 +56,7 @@ enum class violation_kind : std::int8_t {
     case violation_kind::over_sequence_cap: return "over_sequence_cap";
     case violation_kind::over_inflight: return "over_inflight";
     case violation_kind::split_atom: return "split_atom";
+    case violation_kind::wrong_job: return "wrong_job";
     case violation_kind::wrong_micro_batches: return "wrong_micro_batches";
     case violation_kind::idle_rank: return "idle_rank";
     case violation_kind::mixed_cp: return "mixed_cp";
@@ -108,6 +110,18 @@ class plan_checker {
   }
 
   void check_counts() {
+    if (plan_.num_ranks != problem_.parallel.ranks) {
+      add({violation_kind::wrong_job, -1, -1, -1, plan_.num_ranks, problem_.parallel.ranks,
+           "the plan is for " + std::to_string(plan_.num_ranks) + " ranks, the job has " +
+               std::to_string(problem_.parallel.ranks)});
+    }
+    if (plan_.max_tokens_per_rank > problem_.limits.max_tokens_per_rank) {
+      add({violation_kind::wrong_job, -1, -1, -1, plan_.max_tokens_per_rank,
+           problem_.limits.max_tokens_per_rank,
+           "the plan's limit of " + std::to_string(plan_.max_tokens_per_rank) +
+               " tokens a rank is above the job's " +
+               std::to_string(problem_.limits.max_tokens_per_rank)});
+    }
     const std::int32_t m = plan_.num_micro_batches();
     const plan_limits& limits = problem_.limits;
     if (limits.micro_batches > 0 && m != limits.micro_batches) {
@@ -150,11 +164,11 @@ class plan_checker {
     std::int32_t shared = -1;
     for (std::int32_t i = r.begin; i < r.end(); ++i) {
       std::int64_t& owner = owner_[static_cast<std::size_t>(i)];
-      if (owner >= 0 && owner >> 32 == j && shared < 0) {
-        shared = i;
-      } else if (owner < 0 || owner >> 32 != j) {
-        ++fresh;
+      if (owner >= 0 && owner >> 32 == j) {
+        shared = i;  // one shared rank says enough, and keeps the walk linear in R
+        break;
       }
+      ++fresh;
       owner = stamp;
     }
     if (shared >= 0) {

@@ -11,6 +11,7 @@
 #include <dyncp/planner/policies.hpp>
 #include <dyncp/planner/statistics.hpp>
 #include <dyncp/problem/problem.hpp>
+#include <dyncp/problem/spec_check.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/simulator.hpp>
 
@@ -60,6 +61,8 @@ class planner {
   /// or an operation over `max_operation_s`. Complexity: O(n * sizes).
   [[nodiscard]] result<void> can_plan(const problem& prob) const {
     if (auto ok = check(prob); !ok) return ok;
+    if (auto ok = check(prob.model); !ok) return ok;
+    if (auto ok = check(prob.cluster); !ok) return ok;
     const std::vector<std::int32_t> sizes = allowed_cp_sizes(prob.parallel);
     std::size_t longest = 0;
     for (std::size_t i = 0; i < prob.sequences.size(); ++i) {
@@ -145,22 +148,30 @@ class planner {
     return e;
   }
 
-  // The fullest pack that the limit allows must have a price, and a pipeline of such packs a sum.
+  // The fullest pack on each group size must have a price, and all packs a sum: the parts of a
+  // pack's time that grow with it add up to at most total/fullest fullest packs, the others to one
+  // tiny pack a sequence.
   result<void> check_ticks(const problem& prob, const std::vector<std::int32_t>& sizes) const {
     const length_sums sums = sum_lengths(prob.sequences);
-    const std::int64_t capacity = pack_capacity(prob, sizes.back());
-    const std::int64_t tokens = static_cast<std::int64_t>(
-        std::min<int128>(sums.tokens + sums.count * alignment(prob.padding, sizes.back()),
-                         capacity));
-    const load fullest{std::max<std::int64_t>(1, tokens), tokens * tokens, 1};
-    const op_cost cost = cost_.cost(fullest, sizes.front(), link::network, cost_.bottleneck_class());
-    const double one = to_seconds(std::max(cost.forward, cost.backward));
-    const double slots = static_cast<double>(std::max<std::int64_t>(1, sums.count)) +
-                         prob.parallel.pp * prob.parallel.vpp;
-    if (one >= max_operation_s || one * slots * prob.parallel.vpp > 4.0 * max_operation_s) {
+    const double fill = prob.parallel.pp * prob.parallel.vpp;
+    for (const std::int32_t c : sizes) {
+      const int128 total = sums.tokens + int128{sums.count} * alignment(prob.padding, c);
+      const auto tokens =
+          static_cast<std::int64_t>(std::min<int128>(total, pack_capacity(prob, c)));
+      const std::int32_t stage = cost_.bottleneck_class();
+      const op_cost full = cost_.cost({tokens, tokens * tokens, 1}, c, link::network, stage);
+      const op_cost tiny = cost_.cost({1, 1, 1}, c, link::network, stage);
+      const double one = to_seconds(full.forward) + to_seconds(full.backward);
+      const double packs = static_cast<double>(total) / static_cast<double>(tokens);
+      const double all = one * (packs + fill) + to_seconds(tiny.total()) *
+                                                    static_cast<double>(sums.count);
+      if (to_seconds(std::max(full.forward, full.backward)) < max_operation_s &&
+          all * prob.parallel.vpp <= 4.0 * max_operation_s) {
+        continue;
+      }
       return error{errc::overflow,
                    "the simulated time exceeds what ticks of 2^-40 s can count",
-                   static_cast<std::int64_t>(std::min(1e18, one * slots)),
+                   static_cast<std::int64_t>(std::min(1e18, all * prob.parallel.vpp)),
                    static_cast<std::int64_t>(max_operation_s),
                    "check the units of the model and cluster, or split the batch"};
     }

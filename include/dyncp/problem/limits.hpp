@@ -19,6 +19,9 @@ struct plan_limits {
   friend bool operator==(const plan_limits&, const plan_limits&) = default;
 };
 
+/// The most micro-batches that are planned.
+inline constexpr std::int32_t max_micro_batches = 1 << 20;
+
 /// cu_seqlens are int32: the padded tokens of one pack.
 inline constexpr std::int64_t max_pack_tokens = (std::int64_t{1} << 31) - 1;
 

@@ -31,6 +31,8 @@ inline namespace v0 {
                      .ffn = 13824,
                      .query_hidden = 5120,
                      .kv_hidden = 5120});
+  presets.push_back(presets.front());
+  presets.back().name = "study-13b";
   const auto dense = [&](const char* name, std::int32_t layers, std::int64_t hidden,
                          std::int64_t ffn, std::int64_t query, std::int64_t kv,
                          std::int64_t vocabulary) {
@@ -68,10 +70,14 @@ inline namespace v0 {
 /// Clusters by name. `reference-13b` belongs to the model of that name: 600 and 500 TFLOP/s,
 /// NVLink 450 GB/s and 10 us, network 50 GB/s and 20 us, 1 ms fixed per stage and operation.
 ///
+/// `study-13b`: the rates under which the speedups of NVIDIA's Dynamic-CP article were studied:
+/// matrix products 600 TFLOP/s, half of it at 400 tokens; attention 550 forward, and backward 2.5
+/// times the work at 420; NVLink 300 GB/s (150 by --set nvlink_bytes_per_s=150e9).
+///
 /// The others: peaks and links are the data sheets' (dense bf16 312 TFLOP/s on A100, 989 on the
 /// H series; NVLink 300, 450 and, on H800, 200 GB/s in one direction; network 200 Gb/s a GPU on
-/// A100, 400 Gb/s else). What kernels reach of them is ASSUMED, until `fitted_cost` replaces it
-/// by measurements: matrix products 64 % of the peak on A100 and 61 % on H, half of it at 200 and
+/// A100, 400 Gb/s else). What kernels reach of them is ASSUMED, to be replaced by
+/// measurements: matrix products 64 % of the peak on A100 and 61 % on H, half of it at 200 and
 /// 400 tokens; attention 190 and 550 TFLOP/s forward, 2.5 times the work at 150 and 420 backward;
 /// hops 10 and 20 us; 0.2 ms an operation and 20 us a layer for launches.
 [[nodiscard]] inline std::vector<cluster_spec> cluster_presets() {
@@ -85,6 +91,16 @@ inline namespace v0 {
                      .network_bytes_per_s = 50e9,
                      .network_latency_s = 20e-6,
                      .fixed_s = 1e-3});
+  presets.push_back({.name = "study-13b",
+                     .gpus_per_node = 8,
+                     .linear_flops_per_s = 600e12,
+                     .linear_half_tokens = 400,
+                     .attention_flops_per_s = 550e12,
+                     .nvlink_bytes_per_s = 300e9,
+                     .nvlink_latency_s = 10e-6,
+                     .network_bytes_per_s = 50e9,
+                     .network_latency_s = 20e-6,
+                     .backward_attention = 2.5 * 550.0 / 420.0});
   const auto assumed = [&](const char* name, double nvlink, double memory_gib) {
     presets.push_back({.name = name,
                        .gpus_per_node = 8,

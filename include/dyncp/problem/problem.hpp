@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace dyncp {
@@ -54,12 +55,16 @@ namespace detail {
 
 inline result<void> check_padding(const problem& p) {
   const padding_rule& rule = p.padding;
-  for (auto [name, value] : {std::pair{"padding multiple", rule.multiple},
-                             {"shard multiple", rule.shard_multiple},
-                             {"sequence parallel size", std::int64_t{rule.sequence_parallel}}}) {
-    if (value < 1 || value > (std::int64_t{1} << 24)) {
+  // Alignments of 2^20 ranks stay below 2^58.
+  constexpr std::int64_t most = std::int64_t{1} << 24;
+  constexpr std::int64_t most_tp = 4096;
+  for (auto [name, value, limit] :
+       {std::tuple{"padding multiple", rule.multiple, most},
+        {"shard multiple", rule.shard_multiple, most},
+        {"sequence parallel size", std::int64_t{rule.sequence_parallel}, most_tp}}) {
+    if (value < 1 || value > limit) {
       return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value),
-                   value, std::int64_t{1} << 24, "use a multiple in 1 .. 2^24"};
+                   value, limit, "use a number in 1 .. " + std::to_string(limit)};
     }
   }
   return {};
@@ -80,15 +85,25 @@ inline result<void> check_padding(const problem& p) {
                  limits.max_tokens_per_rank, 1,
                  "set the tokens that one rank can hold in a micro-batch (--max-tokens-per-rank)"};
   }
-  if (limits.micro_batch_multiple < 1 || limits.micro_batches < 0 ||
-      limits.max_sequences_per_pack < 0 || limits.max_inflight_tokens < 0) {
-    return error{errc::invalid_argument, "a limit is negative, or the micro-batch multiple is 0",
-                 limits.micro_batch_multiple, 1, "limits are 0 (none) or positive"};
+  for (auto [name, value, least] :
+       {std::tuple{"micro-batches", std::int64_t{limits.micro_batches}, 0},
+        {"micro-batch multiple", std::int64_t{limits.micro_batch_multiple}, 1},
+        {"sequences per pack", std::int64_t{limits.max_sequences_per_pack}, 0},
+        {"max-inflight-tokens", limits.max_inflight_tokens, 0}}) {
+    if (value < least) {
+      return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value), value,
+                   least, least == 0 ? "use 0 (no limit) or a positive number" : "use 1 or more"};
+    }
   }
   if (limits.micro_batch_multiple > (1 << 16)) {
     return error{errc::invalid_argument,
                  "micro-batch multiple is " + std::to_string(limits.micro_batch_multiple),
                  limits.micro_batch_multiple, 1 << 16, "use a multiple of at most 2^16"};
+  }
+  if (std::max(limits.micro_batches, micro_batch_multiple(p)) > max_micro_batches) {
+    const std::int32_t m = std::max(limits.micro_batches, micro_batch_multiple(p));
+    return error{errc::invalid_argument, "micro-batches (or their multiple) is " + std::to_string(m),
+                 m, max_micro_batches, "at most 2^20 micro-batches are planned"};
   }
   if (limits.micro_batches % micro_batch_multiple(p) != 0) {
     return error{errc::invalid_argument,

@@ -72,8 +72,9 @@ template <host_channel C>
   const std::size_t block = mine.size();
   if (all.size() != block * static_cast<std::size_t>(n)) {
     return make_error(errc::invalid_argument, "all_gather of " + std::to_string(block) +
-                      " bytes over " + std::to_string(n) + " ranks into " +
-                      std::to_string(all.size()) + " bytes");
+                                                  " bytes over " + std::to_string(n) +
+                                                  " ranks into " + std::to_string(all.size()) +
+                                                  " bytes");
   }
   if (block == 0) return {};
   // Kept rotated: block i of `rotated` is that of rank (rank + i) % n.
@@ -139,8 +140,10 @@ template <host_channel C>
 [[nodiscard]] result<void> broadcast(C& channel, std::span<std::byte> data, std::int32_t root) {
   const std::int32_t n = channel.size();
   if (root < 0 || root >= n) {
-    return error{errc::invalid_argument, "broadcast from member " + std::to_string(root) +
-                 " of a group of " + std::to_string(n), root, n - 1, "use a member of the group"};
+    return error{
+        errc::invalid_argument,
+        "broadcast from member " + std::to_string(root) + " of a group of " + std::to_string(n),
+        root, n - 1, "use a member of the group"};
   }
   const std::int32_t virtual_rank = (channel.rank() - root + n) % n;
   const std::int64_t bytes = static_cast<std::int64_t>(data.size());
@@ -193,9 +196,10 @@ template <host_channel C>
   if (!all) return std::move(all).error();
   for (std::size_t m = 1; m < all->size(); ++m) {
     if ((*all)[m] == (*all)[0]) continue;
-    return error{errc::mismatch, "ranks disagree on " + std::string(what) + ": member " +
-                 std::to_string(m) + " has digest " + std::to_string((*all)[m]) +
-                 ", member 0 has " + std::to_string((*all)[0]),
+    return error{errc::mismatch,
+                 "ranks disagree on " + std::string(what) + ": member " + std::to_string(m) +
+                     " has digest " + std::to_string((*all)[m]) + ", member 0 has " +
+                     std::to_string((*all)[0]),
                  static_cast<std::int64_t>(m), 0,
                  "give every rank the same plan, sizes and options, in the same order"};
   }

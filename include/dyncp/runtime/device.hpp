@@ -47,34 +47,33 @@ inline constexpr std::int64_t device_alignment_bytes = 256;
 ///
 /// Thread safety: an object belongs to the thread of its rank.
 template <class D>
-concept device =
-    std::copyable<typename D::stream> && std::movable<typename D::event> &&
+concept device = std::copyable<typename D::stream> && std::movable<typename D::event> &&
     std::movable<typename D::buffer> && std::default_initializable<typename D::buffer> &&
     std::movable<typename D::staging> && std::default_initializable<typename D::staging> &&
     requires(D& d, const D& cd, typename D::stream stream, typename D::event& event,
              const typename D::event& recorded, typename D::buffer& buffer,
              typename D::staging& staging, void* to, const void* from, std::int64_t bytes,
              std::span<const row_copy> table) {
-      { d.allocate(bytes) } -> std::same_as<result<typename D::buffer>>;
-      { d.allocate_staging(bytes) } -> std::same_as<result<typename D::staging>>;
-      { buffer.data() } -> std::same_as<void*>;
-      { buffer.bytes() } -> std::same_as<std::int64_t>;
-      { staging.data() } -> std::same_as<void*>;
-      { staging.bytes() } -> std::same_as<std::int64_t>;
-      { cd.memory_in_use() } -> std::same_as<std::int64_t>;  // bytes
+  { d.allocate(bytes) } -> std::same_as<result<typename D::buffer>>;
+  { d.allocate_staging(bytes) } -> std::same_as<result<typename D::staging>>;
+  { buffer.data() } -> std::same_as<void*>;
+  { buffer.bytes() } -> std::same_as<std::int64_t>;
+  { staging.data() } -> std::same_as<void*>;
+  { staging.bytes() } -> std::same_as<std::int64_t>;
+  { cd.memory_in_use() } -> std::same_as<std::int64_t>;  // bytes
 
-      { cd.comm_stream() } -> std::same_as<typename D::stream>;
-      { d.make_event() } -> std::same_as<result<typename D::event>>;
-      { d.record(event, stream) } -> std::same_as<result<void>>;
-      { d.wait(stream, recorded) } -> std::same_as<result<void>>;
+  { cd.comm_stream() } -> std::same_as<typename D::stream>;
+  { d.make_event() } -> std::same_as<result<typename D::event>>;
+  { d.record(event, stream) } -> std::same_as<result<void>>;
+  { d.wait(stream, recorded) } -> std::same_as<result<void>>;
 
-      { d.fill_zero(to, bytes, stream) } -> std::same_as<result<void>>;
-      { d.copy(to, from, bytes, stream) } -> std::same_as<result<void>>;
-      { d.copy_strided(to, bytes, from, bytes, bytes, bytes, stream) } -> std::same_as<result<void>>;
-      { d.upload(to, from, bytes, stream) } -> std::same_as<result<void>>;
-      { d.download(to, from, bytes, stream) } -> std::same_as<result<void>>;
-      { d.copy_rows(to, from, table, bytes, bytes, stream) } -> std::same_as<result<void>>;
-    };
+  { d.fill_zero(to, bytes, stream) } -> std::same_as<result<void>>;
+  { d.copy(to, from, bytes, stream) } -> std::same_as<result<void>>;
+  { d.copy_strided(to, bytes, from, bytes, bytes, bytes, stream) } -> std::same_as<result<void>>;
+  { d.upload(to, from, bytes, stream) } -> std::same_as<result<void>>;
+  { d.download(to, from, bytes, stream) } -> std::same_as<result<void>>;
+  { d.copy_rows(to, from, table, bytes, bytes, stream) } -> std::same_as<result<void>>;
+};
 
 }  // namespace v0
 }  // namespace dyncp

@@ -21,21 +21,25 @@ template <class Message>
                                           std::string_view direction) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Message& m = messages[i];
-    const std::string name = std::string(direction) + " message " + std::to_string(i);
+    const auto name = [&] { return std::string(direction) + " message " + std::to_string(i); };
     if (m.peer < 0 || m.peer >= size || m.peer == rank) {
-      return error{errc::invalid_argument, name + " names member " + std::to_string(m.peer) +
-                   " of a group of " + std::to_string(size) + ", seen from member " +
-                   std::to_string(rank), m.peer, size - 1, "name another member of the group"};
+      return error{errc::invalid_argument,
+                   name() + " names member " + std::to_string(m.peer) + " of a group of " +
+                       std::to_string(size) + ", seen from member " + std::to_string(rank),
+                   m.peer, size - 1, "name another member of the group"};
     }
     if (m.bytes < 0 || (m.bytes > 0 && m.data == nullptr)) {
-      return error{errc::invalid_argument, name + " has " + std::to_string(m.bytes) + " bytes" +
-                   (m.bytes < 0 ? "" : " and no data"), m.bytes, 0, "give a buffer"};
+      return error{errc::invalid_argument,
+                   name() + " has " + std::to_string(m.bytes) + " bytes" +
+                       (m.bytes < 0 ? "" : " and no data"),
+                   m.bytes, 0, "give a buffer"};
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (messages[j].peer != m.peer) continue;
-      return error{errc::invalid_argument, "two " + std::string(direction) +
-                   " messages for member " + std::to_string(m.peer) + " in one exchange", m.peer, 1,
-                   "pack them into one message: nothing tells two apart on the wire"};
+      return error{errc::invalid_argument,
+                   "two " + std::string(direction) + " messages for member " +
+                       std::to_string(m.peer) + " in one exchange",
+                   m.peer, 1, "pack them into one message: nothing tells two apart on the wire"};
     }
   }
   return {};

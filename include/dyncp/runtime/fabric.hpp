@@ -38,27 +38,26 @@ inline namespace v0 {
 ///
 /// Thread safety: an object belongs to the thread of its rank.
 template <class F>
-concept fabric =
-    std::copyable<typename F::stream> && std::movable<typename F::communicator> &&
+concept fabric = std::copyable<typename F::stream> && std::movable<typename F::communicator> &&
     requires(F& f, const F& cf, typename F::communicator& comm,
              const typename F::communicator& ccomm, typename F::stream stream,
              std::span<const outgoing> out, std::span<const incoming> in, std::int32_t number,
              error why) {
-      { cf.rank() } -> std::same_as<std::int32_t>;
-      { cf.ranks() } -> std::same_as<std::int32_t>;
-      { ccomm.rank() } -> std::same_as<std::int32_t>;
-      { ccomm.size() } -> std::same_as<std::int32_t>;
-      { ccomm.family() } -> std::same_as<std::uint64_t>;  // of its opening: 1, 2, ...
-      { f.open() } -> std::same_as<result<typename F::communicator>>;
-      { f.split(comm, number, number) } -> std::same_as<result<typename F::communicator>>;
-      { f.close(comm) };
-      { f.exchange(comm, out, in, stream) } -> std::same_as<result<void>>;
-      { f.exchange_host(comm, out, in) } -> std::same_as<result<void>>;
-      { f.synchronize(stream) } -> std::same_as<result<void>>;
-      { f.fail(comm, why) };
-      { f.health(comm) } -> std::same_as<result<void>>;
-      { cf.memory_in_use() } -> std::same_as<std::int64_t>;  // bytes, of buffers of the fabric
-    };
+  { cf.rank() } -> std::same_as<std::int32_t>;
+  { cf.ranks() } -> std::same_as<std::int32_t>;
+  { ccomm.rank() } -> std::same_as<std::int32_t>;
+  { ccomm.size() } -> std::same_as<std::int32_t>;
+  { ccomm.family() } -> std::same_as<std::uint64_t>;  // of its opening: 1, 2, ...
+  { f.open() } -> std::same_as<result<typename F::communicator>>;
+  { f.split(comm, number, number) } -> std::same_as<result<typename F::communicator>>;
+  {f.close(comm)};
+  { f.exchange(comm, out, in, stream) } -> std::same_as<result<void>>;
+  { f.exchange_host(comm, out, in) } -> std::same_as<result<void>>;
+  { f.synchronize(stream) } -> std::same_as<result<void>>;
+  {f.fail(comm, why)};
+  { f.health(comm) } -> std::same_as<result<void>>;
+  { cf.memory_in_use() } -> std::same_as<std::int64_t>;  // bytes, of buffers of the fabric
+};
 
 }  // namespace v0
 }  // namespace dyncp

@@ -14,8 +14,8 @@ inline namespace v0 {
 /// The pool that made it is named by `generation`; another pool refuses the handle.
 struct group_handle {
   std::uint64_t generation = 0;
-  rank_range ranks;           ///< of the DPxCP domain
-  std::int32_t index = 0;     ///< this rank's place in the group, 0..size-1
+  rank_range ranks;                ///< of the DPxCP domain
+  std::int32_t index = 0;          ///< this rank's place in the group, 0..size-1
   std::int32_t communicator = -1;  ///< of the pool: -1 none (one rank), 0 the parent, else a split
 
   [[nodiscard]] constexpr std::int32_t size() const noexcept { return ranks.size; }

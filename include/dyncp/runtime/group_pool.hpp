@@ -6,6 +6,7 @@
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
+#include <dyncp/plan/digest.hpp>
 #include <dyncp/runtime/backend.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/group_handle.hpp>
@@ -26,12 +27,12 @@ inline namespace v0 {
 
 /// How a pool makes the groups that plans ask for.
 ///
-/// | strategy | communicators per rank | groups                         | choose it when               |
-/// | -------- | ---------------------- | ------------------------------ | ---------------------------- |
-/// | logical  | 1                      | any contiguous ranks, any size | the default: least memory,   |
-/// |          |                        |                                | nothing to build per size    |
-/// | split    | 1 + one per size       | aligned blocks of the sizes    | the library tunes each       |
-/// |          |                        |                                | communicator for its members |
+/// | strategy | communicators a rank | groups                      | choose it when               |
+/// | -------- | -------------------- | --------------------------- | ---------------------------- |
+/// | logical  | 1                    | contiguous ranks, any size  | the default: least memory,   |
+/// |          |                      |                             | nothing to build per size    |
+/// | split    | 1 + one per size     | aligned blocks of the sizes | the library tunes each       |
+/// |          |                      |                             | communicator for its members |
 ///
 /// Both need the same order of exchanges on all members of a group, which a plan gives: every
 /// rank runs the micro-batches in one order, with at most one group at a time.
@@ -93,11 +94,15 @@ class group_pool {
   }
 
   group_pool(group_pool&& other) noexcept
-      : backend_(std::exchange(other.backend_, nullptr)), strategy_(other.strategy_),
-        any_group_(other.any_group_), sizes_(std::move(other.sizes_)),
+      : backend_(std::exchange(other.backend_, nullptr)),
+        strategy_(other.strategy_),
+        any_group_(other.any_group_),
+        sizes_(std::move(other.sizes_)),
         communicators_(std::move(other.communicators_)),
-        communicator_sizes_(std::move(other.communicator_sizes_)), costs_(std::move(other.costs_)),
-        out_(std::move(other.out_)), in_(std::move(other.in_)) {}
+        communicator_sizes_(std::move(other.communicator_sizes_)),
+        costs_(std::move(other.costs_)),
+        out_(std::move(other.out_)),
+        in_(std::move(other.in_)) {}
   group_pool& operator=(group_pool&&) = delete;
   ~group_pool() { close(); }
 
@@ -117,12 +122,13 @@ class group_pool {
   /// group that the pool was not asked to make.
   [[nodiscard]] result<group_handle> group(rank_range range) const {
     const std::int32_t ranks = communicators_.front().size();
-    const std::string name = "group of ranks " + std::to_string(range.begin) + ".." +
-                             std::to_string(range.end() - 1);
+    const std::string name =
+        "group of ranks " + std::to_string(range.begin) + ".." + std::to_string(range.end() - 1);
     if (range.size < 1 || range.begin < 0 || range.end() > ranks || !range.contains(rank())) {
-      return error{errc::invalid_argument, name + " asked for by rank " + std::to_string(rank()) +
-                   " of " + std::to_string(ranks), range.size, ranks,
-                   "ask for a group of the domain that holds this rank"};
+      return error{
+          errc::invalid_argument,
+          name + " asked for by rank " + std::to_string(rank()) + " of " + std::to_string(ranks),
+          range.size, ranks, "ask for a group of the domain that holds this rank"};
     }
     group_handle handle{generation(), range, rank() - range.begin, 0};
     if (range.size == 1) {
@@ -138,7 +144,8 @@ class group_pool {
     }
     if (strategy_ == pool_strategy::split) {
       for (std::size_t c = 1; c < communicators_.size(); ++c) {
-        if (communicator_sizes_[c] == range.size) handle.communicator = static_cast<std::int32_t>(c);
+        if (communicator_sizes_[c] == range.size)
+          handle.communicator = static_cast<std::int32_t>(c);
       }
     }
     return handle;
@@ -155,8 +162,7 @@ class group_pool {
   }
 
   /// The same with host memory; returns when it is done.
-  [[nodiscard]] result<void> exchange_host(const group_handle& group,
-                                           std::span<const outgoing> out,
+  [[nodiscard]] result<void> exchange_host(const group_handle& group, std::span<const outgoing> out,
                                            std::span<const incoming> in) {
     return checked(group, out, in, [&](auto& comm, auto o, auto i) {
       return backend_->fabric().exchange_host(comm, o, i);
@@ -200,13 +206,13 @@ class group_pool {
     if (backend_ != nullptr) backend_->fabric().fail(communicators_.front(), why);
   }
   /// Success, or `aborted` with the first reason.
-  [[nodiscard]] result<void> health() const {
-    return backend_->fabric().health(communicators_.front());
-  }
+  [[nodiscard]] result<void> health() { return backend_->fabric().health(communicators_.front()); }
 
   [[nodiscard]] std::int32_t rank() const noexcept { return communicators_.front().rank(); }
   [[nodiscard]] std::int32_t ranks() const noexcept { return communicators_.front().size(); }
-  [[nodiscard]] std::uint64_t generation() const noexcept { return communicators_.front().family(); }
+  [[nodiscard]] std::uint64_t generation() const noexcept {
+    return communicators_.front().family();
+  }
   [[nodiscard]] pool_strategy strategy() const noexcept { return strategy_; }
   [[nodiscard]] B& owner() const noexcept { return *backend_; }
 
@@ -223,28 +229,24 @@ class group_pool {
   }
 
   [[nodiscard]] static error does_not_divide(std::int32_t size, std::int32_t ranks) {
-    return error{errc::invalid_argument, "a group size of " + std::to_string(size) +
-                 " does not divide the " + std::to_string(ranks) + " ranks of the domain", size,
-                 ranks, "use a size that divides it, or ask a logical pool for a range of ranks"};
+    return error{errc::invalid_argument,
+                 "a group size of " + std::to_string(size) + " does not divide the " +
+                     std::to_string(ranks) + " ranks of the domain",
+                 size, ranks,
+                 "use a size that divides it, or ask a logical pool for a range of ranks"};
   }
 
   /// Refuses what all ranks refuse alike, without poison: nobody is left waiting. Agreement comes
   /// before any check, since one that fails on some ranks alone would leave the others behind.
   [[nodiscard]] result<void> agree_on(const pool_options& options) {
     const std::int32_t ranks = communicators_.front().size();
-    std::uint64_t digest = 0xcbf29ce484222325ULL;  // FNV-1a over the options
-    const auto mix = [&](std::int64_t value) {
-      for (int byte = 0; byte < 8; ++byte) {
-        digest = (digest ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) *
-                 0x100000001b3ULL;
-      }
-    };
-    mix(static_cast<std::int64_t>(options.strategy));
-    mix(options.warm_up ? 1 : 0);
-    for (std::int32_t size : options.sizes) mix(size);
+    word_digest digest;
+    digest.add(static_cast<std::int32_t>(options.strategy));
+    digest.add(options.warm_up);
+    for (std::int32_t size : options.sizes) digest.add(size);
     if (ranks > 1) {
       auto all = channel(everyone());
-      DYNCP_TRY(agree(all, digest, "the groups of the pool"));
+      DYNCP_TRY(agree(all, digest.value(), "the groups of the pool"));
     }
 
     sizes_ = options.sizes;
@@ -282,9 +284,10 @@ class group_pool {
       auto child = fabric.split(communicators_.front(), rank() / size, rank());
       if (!child) return std::move(child).error();
       if (child->size() != size || child->rank() != rank() % size) {
-        return error{errc::mismatch, "the split for groups of " + std::to_string(size) +
-                     " made one of " + std::to_string(child->size()), child->size(), size,
-                     "make the same groups in the same order on all ranks"};
+        return error{errc::mismatch,
+                     "the split for groups of " + std::to_string(size) + " made one of " +
+                         std::to_string(child->size()),
+                     child->size(), size, "make the same groups in the same order on all ranks"};
       }
       communicators_.push_back(std::move(*child));
       communicator_sizes_.push_back(size);
@@ -296,9 +299,10 @@ class group_pool {
     }
     const std::int64_t bytes = fabric.memory_in_use() + backend_->device().memory_in_use() - before;
     if (options.memory_limit_bytes > 0 && bytes > options.memory_limit_bytes) {
-      return error{errc::out_of_memory, "the groups of " + std::to_string(size) + " ranks take " +
-                   std::to_string(bytes) + " bytes", bytes, options.memory_limit_bytes,
-                   "use logical groups, or fewer sizes"};
+      return error{errc::out_of_memory,
+                   "the groups of " + std::to_string(size) + " ranks take " +
+                       std::to_string(bytes) + " bytes",
+                   bytes, options.memory_limit_bytes, "use logical groups, or fewer sizes"};
     }
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
     costs_.push_back({size, ranks / size, time.count(), static_cast<double>(bytes) / 1048576.0});
@@ -332,10 +336,12 @@ class group_pool {
     DYNCP_TRY(device.download(words + 1, place + 1, bytes, s));
     DYNCP_TRY(synchronize(s));
     if (words[1].rank != handle.ranks.begin + from || words[1].size != size) {
-      return error{errc::mismatch, "rank " + std::to_string(words[1].rank) + " of a group of " +
-                   std::to_string(words[1].size) + " greets rank " + std::to_string(rank()) +
-                   " of a group of " + std::to_string(size), words[1].rank,
-                   handle.ranks.begin + from, "make the same groups in the same order on all ranks"};
+      return error{errc::mismatch,
+                   "rank " + std::to_string(words[1].rank) + " of a group of " +
+                       std::to_string(words[1].size) + " greets rank " + std::to_string(rank()) +
+                       " of a group of " + std::to_string(size),
+                   words[1].rank, handle.ranks.begin + from,
+                   "make the same groups in the same order on all ranks"};
     }
     return {};
   }
@@ -345,9 +351,10 @@ class group_pool {
                                      std::span<const incoming> in, Call call) {
     // Refused without poison: the ranks that hold an old handle hold it together.
     if (group.generation != generation()) {
-      return error{errc::mismatch, "a group of pool generation " +
-                   std::to_string(group.generation) + " used with generation " +
-                   std::to_string(generation()), static_cast<std::int64_t>(group.generation),
+      return error{errc::mismatch,
+                   "a group of pool generation " + std::to_string(group.generation) +
+                       " used with generation " + std::to_string(generation()),
+                   static_cast<std::int64_t>(group.generation),
                    static_cast<std::int64_t>(generation()),
                    "ask the new pool for the group; contexts saved before cannot be used"};
     }

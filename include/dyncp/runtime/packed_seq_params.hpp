@@ -55,9 +55,11 @@ struct packed_seq_params {
     const group_handle& group, layout_kind layout, const padding_rule& padding,
     std::int32_t micro_batch = 0) {
   if (ids.size() != lengths.size()) {
-    return error{errc::invalid_argument, std::to_string(ids.size()) + " sequence ids for " +
-                 std::to_string(lengths.size()) + " lengths", static_cast<std::int64_t>(ids.size()),
-                 static_cast<std::int64_t>(lengths.size()), "give one id for each length"};
+    return error{errc::invalid_argument,
+                 std::to_string(ids.size()) + " sequence ids for " +
+                     std::to_string(lengths.size()) + " lengths",
+                 static_cast<std::int64_t>(ids.size()), static_cast<std::int64_t>(lengths.size()),
+                 "give one id for each length"};
   }
   auto pack = pack_layout::make(lengths, layout, group.size(), padding);
   if (!pack) return std::move(pack).error();

@@ -66,9 +66,9 @@ class plan_layout {
     }
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (out.pack_of_[i] == none) {
-        return error{errc::invalid_plan, "sequence " + std::to_string(batch[i].id) +
-                     " is in no pack of the plan", static_cast<std::int64_t>(i), 0,
-                     "plan this batch, not another one"};
+        return error{errc::invalid_plan,
+                     "sequence " + std::to_string(batch[i].id) + " is in no pack of the plan",
+                     static_cast<std::int64_t>(i), 0, "plan this batch, not another one"};
       }
     }
     out.local_rows_.assign(static_cast<std::size_t>(p.num_ranks), 0);
@@ -161,15 +161,18 @@ class plan_layout {
     lengths.clear();
     for (std::int32_t s : from.sequences) {
       if (s < 0 || s >= num_sequences()) {
-        return error{errc::invalid_plan, name + " holds sequence number " + std::to_string(s) +
-                     " of " + std::to_string(num_sequences()), s, num_sequences(),
-                     "plan this batch, not another one"};
+        return error{errc::invalid_plan,
+                     name + " holds sequence number " + std::to_string(s) + " of " +
+                         std::to_string(num_sequences()),
+                     s, num_sequences(), "plan this batch, not another one"};
       }
       std::size_t& home = pack_of_[static_cast<std::size_t>(s)];
       if (home != none) {
-        return error{errc::invalid_plan, "sequence " + std::to_string(id(s)) + " is in micro-batch " +
-                     std::to_string(packs_[home].micro_batch) + " and again in " + name, s, 0,
-                     "check the plan with `validate`"};
+        const std::int32_t first = home < packs_.size() ? packs_[home].micro_batch : m;
+        return error{errc::invalid_plan,
+                     "sequence " + std::to_string(id(s)) + " is in micro-batch " +
+                         std::to_string(first) + " and again in " + name,
+                     s, 0, "check the plan with `validate`"};
       }
       home = packs_.size();
       lengths.push_back(length(s));
@@ -179,8 +182,9 @@ class plan_layout {
     for (std::int32_t rank = from.ranks.begin; rank < from.ranks.end(); ++rank) {
       cell& c = at(rank, m);
       if (c.pack != none) {
-        return error{errc::invalid_plan, name + " overlaps another one on rank " +
-                     std::to_string(rank), rank, 0, "check the plan with `validate`"};
+        return error{errc::invalid_plan,
+                     name + " overlaps another one on rank " + std::to_string(rank), rank, 0,
+                     "check the plan with `validate`"};
       }
       c.pack = packs_.size();
     }
@@ -190,12 +194,12 @@ class plan_layout {
 
   std::int32_t num_ranks_ = 0;
   std::int32_t num_micro_batches_ = 0;
-  std::vector<std::int64_t> ids_;          // (sequences)
-  std::vector<std::int64_t> lengths_;      // (sequences)
-  std::vector<std::size_t> pack_of_;       // (sequences)
+  std::vector<std::int64_t> ids_;      // (sequences)
+  std::vector<std::int64_t> lengths_;  // (sequences)
+  std::vector<std::size_t> pack_of_;   // (sequences)
   std::vector<placed_pack> packs_;
-  std::vector<cell> cells_;                // (ranks, micro-batches)
-  std::vector<std::int64_t> local_rows_;   // (ranks)
+  std::vector<cell> cells_;               // (ranks, micro-batches)
+  std::vector<std::int64_t> local_rows_;  // (ranks)
 };
 
 }  // namespace v0

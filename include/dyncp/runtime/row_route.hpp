@@ -79,16 +79,18 @@ inline constexpr std::int32_t every_rank = -1;
 [[nodiscard]] inline result<void> check_owners(const plan_layout& layout,
                                                std::span<const std::int32_t> owners) {
   if (owners.size() != static_cast<std::size_t>(layout.num_sequences())) {
-    return error{errc::invalid_argument, std::to_string(owners.size()) + " owners for " +
-                 std::to_string(layout.num_sequences()) + " sequences",
+    return error{errc::invalid_argument,
+                 std::to_string(owners.size()) + " owners for " +
+                     std::to_string(layout.num_sequences()) + " sequences",
                  static_cast<std::int64_t>(owners.size()), layout.num_sequences(),
                  "give one rank for each sequence"};
   }
   for (std::size_t i = 0; i < owners.size(); ++i) {
     if (owners[i] == every_rank || (owners[i] >= 0 && owners[i] < layout.num_ranks())) continue;
-    return error{errc::invalid_argument, "sequence " +
-                 std::to_string(layout.id(static_cast<std::int32_t>(i))) + " belongs to rank " +
-                 std::to_string(owners[i]) + " of " + std::to_string(layout.num_ranks()),
+    return error{errc::invalid_argument,
+                 "sequence " + std::to_string(layout.id(static_cast<std::int32_t>(i))) +
+                     " belongs to rank " + std::to_string(owners[i]) + " of " +
+                     std::to_string(layout.num_ranks()),
                  owners[i], layout.num_ranks() - 1, "name a rank, or every_rank"};
   }
   return {};
@@ -113,8 +115,7 @@ void for_each_run(const plan_layout& layout, const placed_pack& p, std::int32_t 
 class rows_by_rank {
  public:
   rows_by_rank(const plan_layout& layout, std::span<const std::int32_t> owners)
-      : layout_(&layout), owners_(owners),
-        ranks_(static_cast<std::size_t>(layout.num_ranks())) {}
+      : layout_(&layout), owners_(owners), ranks_(static_cast<std::size_t>(layout.num_ranks())) {}
   [[nodiscard]] const sequence_rows& of(std::int32_t rank) {
     sequence_rows& rows = ranks_[static_cast<std::size_t>(rank)];
     if (rows.place.empty()) rows = rows_of_owner(*layout_, owners_, rank);
@@ -205,10 +206,11 @@ class rows_by_rank {
       for (std::int32_t from = p.ranks.begin; from < p.ranks.end(); ++from) {
         if (from != rank && leader != rank) continue;
         const std::int64_t place = homes.of(leader).place[static_cast<std::size_t>(s)];
-        detail::for_each_run(layout, p, static_cast<std::int32_t>(i), from,
-                             [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
-                               route.transfers.push_back({from, leader, row, place + position, rows});
-                             });
+        detail::for_each_run(
+            layout, p, static_cast<std::int32_t>(i), from,
+            [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
+              route.transfers.push_back({from, leader, row, place + position, rows});
+            });
       }
     }
   }

@@ -128,7 +128,7 @@ class row_router {
   struct lane {
     std::int64_t rows = 0;
     std::int64_t buffer_row = 0;
-    bool direct = false;   ///< they lie in one piece of the array, from `row` on
+    bool direct = false;  ///< they lie in one piece of the array, from `row` on
     std::int64_t row = 0;
   };
   struct table {
@@ -154,8 +154,12 @@ class row_router {
   };
 
   row_router(group_pool<B>& pool, const row_route& route, const row_router_options& options)
-      : pool_(&pool), options_(options), src_rows_(route.src_rows), dst_rows_(route.dst_rows),
-        out_(static_cast<std::size_t>(pool.ranks())), in_(static_cast<std::size_t>(pool.ranks())) {}
+      : pool_(&pool),
+        options_(options),
+        src_rows_(route.src_rows),
+        dst_rows_(route.dst_rows),
+        out_(static_cast<std::size_t>(pool.ranks())),
+        in_(static_cast<std::size_t>(pool.ranks())) {}
 
   [[nodiscard]] result<void> arrange(const row_route& route) {
     const std::int32_t rank = pool_->rank();
@@ -167,11 +171,12 @@ class row_router {
                           (t.from != rank || (t.src >= 0 && t.src <= src_rows_ - t.rows)) &&
                           (t.to != rank || (t.dst >= 0 && t.dst <= dst_rows_ - t.rows));
       if (!known || !inside) {
-        return error{errc::invalid_argument, "a transfer of " + std::to_string(t.rows) +
-                     " rows from row " + std::to_string(t.src) + " of rank " +
-                     std::to_string(t.from) + " to row " + std::to_string(t.dst) + " of rank " +
-                     std::to_string(t.to) + " does not fit rank " + std::to_string(rank), t.rows,
-                     0, "build the route for this rank, with the rows of its arrays"};
+        return error{errc::invalid_argument,
+                     "a transfer of " + std::to_string(t.rows) + " rows from row " +
+                         std::to_string(t.src) + " of rank " + std::to_string(t.from) + " to row " +
+                         std::to_string(t.dst) + " of rank " + std::to_string(t.to) +
+                         " does not fit rank " + std::to_string(rank),
+                     t.rows, 0, "build the route for this rank, with the rows of its arrays"};
       }
       if (t.rows == 0) continue;
       if (t.from == rank) sends_.push_back(t);
@@ -223,9 +228,10 @@ class row_router {
     std::int64_t covered = 0;
     for (const row_transfer& t : receives) {
       if (t.dst < covered) {
-        return error{errc::invalid_argument, "row " + std::to_string(t.dst) + " of rank " +
-                     std::to_string(rank) + " is delivered twice", t.dst, covered,
-                     "route each row once"};
+        return error{errc::invalid_argument,
+                     "row " + std::to_string(t.dst) + " of rank " + std::to_string(rank) +
+                         " is delivered twice",
+                     t.dst, covered, "route each row once"};
       }
       local_.add(covered, -1, t.dst - covered);
       covered = t.dst + t.rows;
@@ -283,9 +289,10 @@ class row_router {
 
   [[nodiscard]] result<void> check_width(std::int64_t row_bytes) const {
     if (row_bytes >= 0 && row_bytes <= options_.max_row_bytes) return {};
-    return error{errc::invalid_argument, "rows of " + std::to_string(row_bytes) +
-                 " bytes on a router made for " + std::to_string(options_.max_row_bytes), row_bytes,
-                 options_.max_row_bytes, "raise row_router_options::max_row_bytes"};
+    return error{errc::invalid_argument,
+                 "rows of " + std::to_string(row_bytes) + " bytes on a router made for " +
+                     std::to_string(options_.max_row_bytes),
+                 row_bytes, options_.max_row_bytes, "raise row_router_options::max_row_bytes"};
   }
 
   [[nodiscard]] result<void> copy(const table& t, void* dst, const void* src,
@@ -329,13 +336,13 @@ class row_router {
   std::int64_t rows_sent_ = 0;
   std::int64_t rows_received_ = 0;
   std::int64_t buffer_rows_ = 0;
-  std::vector<lane> out_;  // (ranks)
-  std::vector<lane> in_;   // (ranks)
+  std::vector<lane> out_;            // (ranks)
+  std::vector<lane> in_;             // (ranks)
   std::vector<row_transfer> sends_;  // from this rank, by peer
-  table local_;   // own rows, and zeros
-  table pack_;    // own rows to the buffer
-  table unpack_;  // the buffer to the result
-  table repack_;  // the gradient of the result to the buffer
+  table local_;                      // own rows, and zeros
+  table pack_;                       // own rows to the buffer
+  table unpack_;                     // the buffer to the result
+  table repack_;                     // the gradient of the result to the buffer
   typename device_type::buffer tables_;
   typename device_type::staging staging_;
   typename device_type::buffer space_;

@@ -32,7 +32,8 @@ inline namespace v0 {
 // Whole sequences lie in the order of the batch, real tokens only: `rows_of_owner`. An owner is the
 // rank that loaded a sequence, or that computes its loss, or every_rank. Bytes on the wire, rows of
 // w bytes, N tokens, S_c tokens in groups of c: split at most w*N; reroute at most w*sum(c*S_c);
-// merge to owners at most 2*w*N, to every rank w*N*(1 + ranks).
+// merge to owners at most 2*w*N, to every rank w*N*(1 + ranks). Objects belong to the thread of
+// their rank.
 
 /// Shares of the ranks from whole sequences. See the table above.
 template <backend B>
@@ -92,10 +93,10 @@ class plan_reroute {
 
 /// How the gradient of merged rows finds its way back to the shares.
 ///
-/// | kind      | gradient of a share                               | right when each rank ...      |
-/// | --------- | ------------------------------------------------- | ----------------------------- |
-/// | own_slice | its rows of this rank's own gradient, no message  | ... computes the same loss    |
-/// | summed    | the sum over all ranks that hold the merged row   | ... computes a part of it     |
+/// | kind      | gradient of a share                              | right when each rank ...   |
+/// | --------- | ------------------------------------------------ | -------------------------- |
+/// | own_slice | its rows of this rank's own gradient, no message | ... computes the same loss |
+/// | summed    | the sum over all ranks that hold the merged row  | ... computes a part of it  |
 ///
 /// The two differ by the number of ranks that hold a row; a loss scaled for the one is wrong with
 /// the other. Merging without gradients needs neither.
@@ -128,8 +129,8 @@ class plan_merge {
       bool everywhere = true;
       for (std::int32_t owner : owners) everywhere = everywhere && owner == every_rank;
       if (everywhere) {
-        auto slice = row_router<B>::make(pool, split_route(layout, owners, rank),
-                                         {max_row_bytes, false}, s);
+        auto slice =
+            row_router<B>::make(pool, split_route(layout, owners, rank), {max_row_bytes, false}, s);
         if (!slice) return std::move(slice).error();
         out.slice_.push_back(std::move(*slice));
       }
@@ -154,7 +155,8 @@ class plan_merge {
                                       std::int64_t width, Add add, stream s) {
     if (kind == merge_gradient::own_slice) {
       if (slice_.empty()) {
-        return make_error(errc::unsupported, "the ranks do not hold all merged sequences, so a "
+        return make_error(errc::unsupported,
+                          "the ranks do not hold all merged sequences, so a "
                           "share's gradient is not on its own rank",
                           "merge to every_rank with `differentiable`, or use summed");
       }
@@ -176,7 +178,7 @@ class plan_merge {
 
   row_router<B> gather_;
   row_router<B> deliver_;
-  buffer space_;  // whole sequences of the packs that this rank leads
+  buffer space_;                      // whole sequences of the packs that this rank leads
   std::vector<row_router<B>> slice_;  // at most one
 };
 

@@ -53,8 +53,7 @@ struct memory_timeline {
 ///
 /// Exact integers. Complexity and memory: O(pp * M * V * ranks); for the peaks of a large plan
 /// alone, `peak_inflight` needs O(ranks). Safe to call concurrently.
-[[nodiscard]] inline memory_timeline trace_memory(const plan& p,
-                                                  const std::vector<sequence>& batch,
+[[nodiscard]] inline memory_timeline trace_memory(const plan& p, const std::vector<sequence>& batch,
                                                   pipeline pipe) {
   const auto ranks = static_cast<std::size_t>(p.num_ranks);
   memory_timeline out;

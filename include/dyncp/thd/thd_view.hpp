@@ -14,7 +14,7 @@ inline namespace v0 {
 template <class T>
 struct thd_view {
   T* data = nullptr;
-  std::int64_t row_stride = 0;  ///< elements from a row to the next, at least heads * dim
+  std::int64_t row_stride = 0;  ///< elements to the next row; 0 in an input: one row for all
 
   [[nodiscard]] DYNCP_HOST_DEVICE constexpr T* at(std::int64_t row, std::int64_t head,
                                                   std::int64_t dim) const noexcept {

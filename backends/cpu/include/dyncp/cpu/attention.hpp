@@ -70,8 +70,7 @@ class attention {
   }
   template <class Sum, class T>
   [[nodiscard]] result<void> convert(device& d, device::stream s, std::int64_t rows,
-                                     std::int64_t width, thd_view<const Sum> from,
-                                     thd_view<T> to) {
+                                     std::int64_t width, thd_view<const Sum> from, thd_view<T> to) {
     return d.run(s, [=] { convert_rows<T, Sum>(rows, width, from, to); });
   }
   [[nodiscard]] result<void> supports(const attention_shape& shape) const {

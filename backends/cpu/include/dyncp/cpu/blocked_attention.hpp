@@ -4,6 +4,7 @@
 #include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
 #include <dyncp/core/attention_shape.hpp>
+#include <dyncp/core/config.hpp>
 #include <dyncp/thd/attention_operands.hpp>
 #include <dyncp/thd/ring_steps.hpp>
 #include <dyncp/thd/thd_view.hpp>
@@ -42,6 +43,7 @@ class blocked_attention {
     constexpr acc none = -std::numeric_limits<acc>::infinity();
     forward_tiles<T> tiles(*this, shape);
     for (const attention_segment& segment : segments) {
+      DYNCP_ASSERT(mask == attention_mask::full || segment.q_rows == segment.kv_rows);
       const bool causal = mask == attention_mask::causal;
       for (std::int32_t head = 0; head < shape.q_heads; ++head) {
         const std::int32_t kv_head = head / shape.group();
@@ -91,6 +93,7 @@ class blocked_attention {
                 std::span<const attention_segment> segments, const attention_gradients<T>& io) {
     backward_tiles<T> tiles(*this, shape);
     for (const attention_segment& segment : segments) {
+      DYNCP_ASSERT(mask == attention_mask::full || segment.q_rows == segment.kv_rows);
       const bool causal = mask == attention_mask::causal;
       for (std::int32_t head = 0; head < shape.q_heads; ++head) {
         const std::int32_t kv_head = head / shape.group();
@@ -178,16 +181,17 @@ class blocked_attention {
                                                              accumulator_t<T>* space) {
     using acc = accumulator_t<T>;
     if constexpr (std::is_same_v<T, acc>) {
-      static_cast<void>(space);
-      return {view.at(row, head, dim), rows, dim, Eigen::OuterStride<>(view.row_stride)};
-    } else {
-      for (std::int32_t r = 0; r < rows; ++r) {
-        const T* const from = view.at(row + r, head, dim);
-        acc* const to = space + std::int64_t{r} * dim;
-        for (std::int32_t c = 0; c < dim; ++c) to[c] = static_cast<acc>(from[c]);
+      // Eigen takes a stride of 0, one row for all, for "no gap"; such a view is written out.
+      if (view.row_stride != 0) {
+        return {view.at(row, head, dim), rows, dim, Eigen::OuterStride<>(view.row_stride)};
       }
-      return {space, rows, dim, Eigen::OuterStride<>(dim)};
     }
+    for (std::int32_t r = 0; r < rows; ++r) {
+      const T* const from = view.at(row + r, head, dim);
+      acc* const to = space + std::int64_t{r} * dim;
+      for (std::int32_t c = 0; c < dim; ++c) to[c] = static_cast<acc>(from[c]);
+    }
+    return {space, rows, dim, Eigen::OuterStride<>(dim)};
   }
 
   template <class Acc>

@@ -3,6 +3,7 @@
 
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
+#include <dyncp/core/splitmix.hpp>
 #include <dyncp/cpu/op_queue.hpp>
 #include <dyncp/runtime/device.hpp>
 
@@ -23,14 +24,14 @@ namespace cpu {
 /// In which order queued work of different streams runs.
 enum class stream_order : std::int32_t {
   eager,     ///< at once, unless it waits for a message or an event
-  shuffled,  ///< any order that streams and events allow, drawn from a seed: it finds missing events
+  shuffled,  ///< any order that streams and events allow, from a seed: it finds missing events
 };
 
 struct device_options {
   stream_order order = stream_order::eager;
-  std::uint64_t seed = 1;              ///< of the shuffled order
-  bool poison_memory = false;          ///< fill new memory with NaN of every type
-  std::int64_t memory_limit_bytes = 0; ///< more in use is out_of_memory; 0: no limit
+  std::uint64_t seed = 1;               ///< of the shuffled order
+  bool poison_memory = false;           ///< fill new memory with NaN of every type
+  std::int64_t memory_limit_bytes = 0;  ///< more in use is out_of_memory; 0: no limit
 };
 
 /// Host memory as a device, with streams that are queues of the rank's own thread.
@@ -76,7 +77,7 @@ class device {
     ~buffer() {
       if (data_ == nullptr) return;
       owner_->in_use_bytes_ -= bytes_;
-      ::operator delete(data_, std::align_val_t{device_alignment_bytes});
+      ::operator delete (data_, std::align_val_t{device_alignment_bytes});
     }
     [[nodiscard]] void* data() noexcept { return data_; }
     [[nodiscard]] const void* data() const noexcept { return data_; }
@@ -108,18 +109,18 @@ class device {
                    bytes, 0, "ask for 0 bytes or more"};
     }
     if (options_.memory_limit_bytes > 0 && bytes > options_.memory_limit_bytes - in_use_bytes_) {
-      return error{errc::out_of_memory, std::to_string(bytes) + " bytes beside the " +
-                   std::to_string(in_use_bytes_) + " in use exceed the device's " +
-                   std::to_string(options_.memory_limit_bytes), bytes,
-                   options_.memory_limit_bytes - in_use_bytes_,
+      return error{errc::out_of_memory,
+                   std::to_string(bytes) + " bytes beside the " + std::to_string(in_use_bytes_) +
+                       " in use exceed the device's " + std::to_string(options_.memory_limit_bytes),
+                   bytes, options_.memory_limit_bytes - in_use_bytes_,
                    "lower the tokens per rank or the size of the largest group"};
     }
     if (bytes == 0) return out;
-    out.data_ = ::operator new(static_cast<std::size_t>(bytes),
-                               std::align_val_t{device_alignment_bytes}, std::nothrow);
+    out.data_ = ::operator new (static_cast<std::size_t>(bytes),
+                                std::align_val_t{device_alignment_bytes}, std::nothrow);
     if (out.data_ == nullptr) {
-      return error{errc::out_of_memory, "the host has no " + std::to_string(bytes) +
-                   " bytes left", bytes, 0, "lower the tokens per rank"};
+      return error{errc::out_of_memory, "the host has no " + std::to_string(bytes) + " bytes left",
+                   bytes, 0, "lower the tokens per rank"};
     }
     out.bytes_ = bytes;
     out.owner_ = this;
@@ -162,7 +163,9 @@ class device {
   }
 
   [[nodiscard]] result<void> fill_zero(void* to, std::int64_t bytes, stream s) {
-    return run(s, [=] { if (bytes > 0) std::memset(to, 0, static_cast<std::size_t>(bytes)); });
+    return run(s, [=] {
+      if (bytes > 0) std::memset(to, 0, static_cast<std::size_t>(bytes));
+    });
   }
   [[nodiscard]] result<void> copy(void* to, const void* from, std::int64_t bytes, stream s) {
     return run(s, [=] {
@@ -172,7 +175,8 @@ class device {
   [[nodiscard]] result<void> copy_strided(void* to, std::int64_t to_stride, const void* from,
                                           std::int64_t from_stride, std::int64_t row_bytes,
                                           std::int64_t rows, stream s) {
-    if (to_stride == row_bytes && from_stride == row_bytes) return copy(to, from, row_bytes * rows, s);
+    if (to_stride == row_bytes && from_stride == row_bytes)
+      return copy(to, from, row_bytes * rows, s);
     return run(s, [=] {
       for (std::int64_t row = 0; row < rows; ++row) {
         std::memcpy(static_cast<std::byte*>(to) + row * to_stride,
@@ -273,17 +277,9 @@ class device {
     return true;
   }
 
-  std::uint64_t draw() noexcept {  // SplitMix64
-    random_ += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t z = random_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
   result<bool> pump_some() {
-    for (std::uint64_t tries = draw() % 3; tries > 0; --tries) {
-      const std::size_t q = draw() % queues_.size();
+    for (std::uint64_t tries = random_.next() % 3; tries > 0; --tries) {
+      const std::size_t q = random_.next() % queues_.size();
       if (queues_[q].empty()) continue;
       auto tried = try_front(q);
       if (!tried) return std::move(tried).error();
@@ -296,7 +292,7 @@ class device {
     for (;;) {
       // One piece of work of a random stream, then draw again. A stream that cannot go on is
       // skipped until another did.
-      const std::size_t first = draw() % queues_.size();
+      const std::size_t first = random_.next() % queues_.size();
       bool moved = false;
       for (std::size_t i = 0; i < queues_.size() && !moved; ++i) {
         const std::size_t q = (first + i) % queues_.size();
@@ -311,7 +307,7 @@ class device {
   }
 
   device_options options_;
-  std::uint64_t random_;
+  splitmix random_;
   std::vector<op_queue> queues_;
   std::uint64_t era_ = 1;
   std::int64_t in_use_bytes_ = 0;

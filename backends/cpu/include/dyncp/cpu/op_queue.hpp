@@ -77,9 +77,12 @@ class queued_op {
   alignas(std::max_align_t) std::byte storage_[capacity_bytes];
 };
 
-/// A first-in first-out queue that keeps its memory: it allocates only to hold more than ever.
+/// A first-in first-out queue that keeps its memory: it allocates only to hold more than ever, and
+/// has room for a forward and a backward pass over 16 ranks from the begin.
 class op_queue {
  public:
+  op_queue() : slots_(256) {}
+
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] queued_op& front() noexcept { return slots_[head_]; }
@@ -100,7 +103,7 @@ class op_queue {
 
  private:
   void grow() {
-    std::vector<queued_op> larger(slots_.empty() ? 16 : 2 * slots_.size());
+    std::vector<queued_op> larger(2 * slots_.size());
     for (std::size_t i = 0; i < size_; ++i) {
       larger[i] = std::move(slots_[(head_ + i) % slots_.size()]);
     }

@@ -4,6 +4,7 @@
 #include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
 #include <dyncp/core/attention_shape.hpp>
+#include <dyncp/core/config.hpp>
 #include <dyncp/thd/attention_operands.hpp>
 #include <dyncp/thd/ring_steps.hpp>
 
@@ -33,6 +34,7 @@ class plain_attention {
                const attention_partial<T>& out) const {
     using acc = accumulator_t<T>;
     for (const attention_segment& segment : segments) {
+      DYNCP_ASSERT(mask == attention_mask::full || segment.q_rows == segment.kv_rows);
       for (std::int32_t head = 0; head < shape.q_heads; ++head) {
         for (std::int32_t i = 0; i < segment.q_rows; ++i) {
           const std::int64_t row = segment.q_row + i;
@@ -78,6 +80,7 @@ class plain_attention {
     using acc = accumulator_t<T>;
     const acc scale = static_cast<acc>(shape.scale);
     for (const attention_segment& segment : segments) {
+      DYNCP_ASSERT(mask == attention_mask::full || segment.q_rows == segment.kv_rows);
       for (std::int32_t head = 0; head < shape.q_heads; ++head) {
         const std::int32_t kv_head = head / shape.group();
         for (std::int32_t i = 0; i < segment.q_rows; ++i) {

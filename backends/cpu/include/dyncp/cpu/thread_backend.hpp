@@ -45,8 +45,8 @@ static_assert(dyncp::backend<thread_backend>);
 /// The seed of each rank's device is options.seed + rank. A rank whose function returned has left:
 /// peers that wait for it get `peer_failed`. An exception of `f` becomes `callback_failed`.
 template <class F>
-[[nodiscard]] std::vector<result<void>> run_ranks(thread_world& world, const device_options& options,
-                                                  F f) {
+[[nodiscard]] std::vector<result<void>> run_ranks(thread_world& world,
+                                                  const device_options& options, F f) {
   std::vector<result<void>> results(static_cast<std::size_t>(world.ranks()));
   std::vector<std::thread> threads;
   threads.reserve(results.size());
@@ -61,8 +61,8 @@ template <class F>
         try {
           out = f(backend);
         } catch (const std::exception& e) {
-          out = make_error(errc::callback_failed, "rank " + std::to_string(rank) + " threw: " +
-                           e.what());
+          out = make_error(errc::callback_failed,
+                           "rank " + std::to_string(rank) + " threw: " + e.what());
         } catch (...) {
           out = make_error(errc::callback_failed, "rank " + std::to_string(rank) + " threw");
         }

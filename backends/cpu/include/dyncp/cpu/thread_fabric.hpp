@@ -53,7 +53,9 @@ class thread_fabric {
   };
 
   thread_fabric(thread_world& world, std::int32_t rank, device& local)
-      : world_(&world), device_(&local), rank_(rank) {}
+      : world_(&world), device_(&local), rank_(rank) {
+    for (int i = 0; i < 64; ++i) spare_.push_back(new_state());
+  }
   thread_fabric(const thread_fabric&) = delete;
   thread_fabric& operator=(const thread_fabric&) = delete;
   ~thread_fabric() { device_->discard(); }
@@ -182,11 +184,18 @@ class thread_fabric {
     }
   };
 
+  static state_ptr new_state() {
+    auto x = std::make_unique<thread_world::exchange>();
+    x->out.reserve(2);
+    x->in.reserve(2);
+    return x;
+  }
+
   state_ptr prepare(const communicator& comm, std::span<const outgoing> out,
                     std::span<const incoming> in, std::uint64_t plane) {
     state_ptr x;
     if (spare_.empty()) {
-      x = std::make_unique<thread_world::exchange>();
+      x = new_state();
     } else {
       x = std::move(spare_.back());
       spare_.pop_back();

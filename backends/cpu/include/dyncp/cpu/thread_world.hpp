@@ -83,7 +83,8 @@ class thread_world {
   };
 
   explicit thread_world(thread_world_options options)
-      : options_(std::move(options)), ranks_(static_cast<std::size_t>(options_.ranks)),
+      : options_(std::move(options)),
+        ranks_(static_cast<std::size_t>(options_.ranks)),
         start_(std::chrono::steady_clock::now()) {
     for (auto& rank : ranks_) rank = std::make_unique<rank_state>();
     live_ = options_.ranks;
@@ -108,6 +109,11 @@ class thread_world {
   [[nodiscard]] std::int64_t now_us() const {
     const std::lock_guard lock(mutex_);
     return now();
+  }
+  /// Exchanges that `rank` has begun: the steps that faults count.
+  [[nodiscard]] std::int64_t exchanges(std::int32_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return at(rank).steps;
   }
 
   /// A number that changes whenever something happens that a blocked `rank` may wait for.
@@ -160,7 +166,8 @@ class thread_world {
     return !at(rank).active.empty();
   }
 
-  /// Poisons `family`: all its waiting and later exchanges return `aborted`. The first reason stays.
+  /// Poisons `family`: all its waiting and later exchanges return `aborted`. The first reason
+  /// stays.
   void poison(std::uint64_t family, const error& why, std::int32_t rank) {
     const std::lock_guard lock(mutex_);
     poison_locked(family, why, rank, false);
@@ -235,8 +242,9 @@ class thread_world {
   }
   [[nodiscard]] std::int64_t now() const {
     if (options_.time == time_source::virtual_time) return virtual_now_us_;
-    return std::chrono::duration_cast<std::chrono::microseconds>(
-               std::chrono::steady_clock::now() - start_).count();
+    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                                 start_)
+        .count();
   }
 
   void unblock(rank_state& rank) {
@@ -330,8 +338,11 @@ class thread_world {
   }
 
   [[nodiscard]] static error stopped(const exchange& x) {
-    return error{errc::aborted, "rank " + std::to_string(x.rank) +
-                 " was stopped by its fault" + where(x), x.rank, x.step, {}};
+    return error{errc::aborted,
+                 "rank " + std::to_string(x.rank) + " was stopped by its fault" + where(x),
+                 x.rank,
+                 x.step,
+                 {}};
   }
 
   result<progress> poll(exchange& x, std::unique_lock<std::mutex>& lock) {
@@ -347,15 +358,19 @@ class thread_world {
         continue;
       }
       if (m->number != box.taken) {
-        return failure(x, lock, error{errc::mismatch, "a message from rank " +
-                       std::to_string(part.peer) + " was lost" + where(x), part.peer, 0,
-                       "the fabric dropped a message"});
+        return failure(
+            x, lock,
+            error{errc::mismatch,
+                  "a message from rank " + std::to_string(part.peer) + " was lost" + where(x),
+                  part.peer, 0, "the fabric dropped a message"});
       }
       if (m->bytes != part.bytes) {
-        return failure(x, lock, error{errc::mismatch, "rank " + std::to_string(part.peer) +
-                       " sent " + std::to_string(m->bytes) + " bytes where " +
-                       std::to_string(part.bytes) + " were expected" + where(x), m->bytes,
-                       part.bytes, "derive sizes from one plan on both ranks"});
+        return failure(
+            x, lock,
+            error{errc::mismatch,
+                  "rank " + std::to_string(part.peer) + " sent " + std::to_string(m->bytes) +
+                      " bytes where " + std::to_string(part.bytes) + " were expected" + where(x),
+                  m->bytes, part.bytes, "derive sizes from one plan on both ranks"});
       }
       box.head = m->next;
       if (box.head == nullptr) box.tail = nullptr;
@@ -386,10 +401,13 @@ class thread_world {
       return progress::done;
     }
     if (now() >= x.deadline_us) {
-      return failure(x, lock, error{errc::timeout, "rank " + std::to_string(x.rank) + " waited " +
-                     std::to_string(options_.deadline_us) + " us for " + waits_for(x) + where(x),
-                     options_.deadline_us, options_.deadline_us,
-                     "see why that rank is late, or raise the deadline"});
+      return failure(
+          x, lock,
+          error{errc::timeout,
+                "rank " + std::to_string(x.rank) + " waited " +
+                    std::to_string(options_.deadline_us) + " us for " + waits_for(x) + where(x),
+                options_.deadline_us, options_.deadline_us,
+                "see why that rank is late, or raise the deadline"});
     }
     return progress::pending;
   }
@@ -405,9 +423,11 @@ class thread_world {
 
   error peer_failed(exchange& x, std::int32_t peer, std::unique_lock<std::mutex>& lock) {
     const bool dead = at(peer).state == rank_state::life::dead;
-    return failure(x, lock, error{errc::peer_failed, "rank " + std::to_string(peer) +
-                   (dead ? " died" : " left") + " while rank " + std::to_string(x.rank) +
-                   " waits for it" + where(x), peer, 0, "see the error of that rank"});
+    return failure(x, lock,
+                   error{errc::peer_failed,
+                         "rank " + std::to_string(peer) + (dead ? " died" : " left") +
+                             " while rank " + std::to_string(x.rank) + " waits for it" + where(x),
+                         peer, 0, "see the error of that rank"});
   }
 
   error failure(exchange& x, std::unique_lock<std::mutex>& lock, error why) {
@@ -526,8 +546,8 @@ class thread_world {
     for (std::int32_t r = 0; r < options_.ranks; ++r) {
       if (gone(r)) continue;
       for (const exchange* x : at(r).active) {
-        graph += (graph.empty() ? "" : "; ") + ("rank " + std::to_string(r) + " waits for " +
-                                                waits_for(*x) + where(*x));
+        graph += (graph.empty() ? "" : "; ") +
+                 ("rank " + std::to_string(r) + " waits for " + waits_for(*x) + where(*x));
         families.push_back(x->family);
         if (first < 0) first = r;
       }

@@ -79,7 +79,8 @@ class fabric {
     DYNCP_TRY(called(MPI_Comm_dup(parent, &out->all_), "MPI_Comm_dup"));
     DYNCP_TRY(called(MPI_Comm_dup(parent, &out->control_), "MPI_Comm_dup"));
     for (MPI_Comm comm : {out->all_, out->control_}) {
-      DYNCP_TRY(called(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+      DYNCP_TRY(
+          called(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
     }
     int rank = 0;
     int size = 1;
@@ -247,22 +248,34 @@ class fabric {
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
-  fabric(cpu::device& local, fabric_options options) : device_(&local), options_(options) {}
+  fabric(cpu::device& local, fabric_options options) : device_(&local), options_(options) {
+    for (int i = 0; i < 64; ++i) spare_.push_back(new_state());
+  }
+
+  static state_ptr new_state() {
+    auto x = std::make_unique<state>();
+    x->parts.reserve(4);
+    return x;
+  }
 
   [[nodiscard]] static result<void> called(int code, std::string_view function) {
     if (code == MPI_SUCCESS) return {};
     std::array<char, MPI_MAX_ERROR_STRING> text = {};
     int length = 0;
     MPI_Error_string(code, text.data(), &length);
-    return error{errc::backend_failure, std::string(function) + ": " +
-                 std::string(text.data(), static_cast<std::size_t>(length)), code, 0, {}};
+    return error{
+        errc::backend_failure,
+        std::string(function) + ": " + std::string(text.data(), static_cast<std::size_t>(length)),
+        code,
+        0,
+        {}};
   }
 
   [[nodiscard]] result<void> describe(communicator& comm) {
     int rank = 0;
     int size = 1;
-    DYNCP_TRY(called(MPI_Comm_set_errhandler(comm.comm_, MPI_ERRORS_RETURN),
-                     "MPI_Comm_set_errhandler"));
+    DYNCP_TRY(
+        called(MPI_Comm_set_errhandler(comm.comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
     DYNCP_TRY(called(MPI_Comm_rank(comm.comm_, &rank), "MPI_Comm_rank"));
     DYNCP_TRY(called(MPI_Comm_size(comm.comm_, &size), "MPI_Comm_size"));
     comm.rank_ = rank;
@@ -282,10 +295,12 @@ class fabric {
       DYNCP_TRY(listen());
       if (const auto found = poisoned_.find(family); found != poisoned_.end()) return found->second;
       if (clock::now() >= deadline) {
-        return poison(family, error{errc::timeout, "rank " + std::to_string(rank_) + " waited " +
-                                    std::to_string(options_.deadline_us) + " us for all ranks at " +
-                                    what, options_.deadline_us, options_.deadline_us,
-                                    "call it on all ranks, in the same order"});
+        return poison(
+            family, error{errc::timeout,
+                          "rank " + std::to_string(rank_) + " waited " +
+                              std::to_string(options_.deadline_us) + " us for all ranks at " + what,
+                          options_.deadline_us, options_.deadline_us,
+                          "call it on all ranks, in the same order"});
       }
       idle.after(false);
     }
@@ -295,7 +310,7 @@ class fabric {
                     std::span<const incoming> in, int tag) {
     state_ptr x;
     if (spare_.empty()) {
-      x = std::make_unique<state>();
+      x = new_state();
     } else {
       x = std::move(spare_.back());
       spare_.pop_back();
@@ -349,10 +364,12 @@ class fabric {
     x.deadline = clock::now() + std::chrono::microseconds(options_.deadline_us);
     for (part& p : x.parts) {
       const wire_type wire(p.bytes, options_.block_bytes);
-      DYNCP_TRY(p.out ? called(MPI_Isend(p.data, wire.count, wire.type, p.peer, x.tag, x.comm,
-                                         &p.request), "MPI_Isend")
-                      : called(MPI_Irecv(p.data, wire.count, wire.type, p.peer, x.tag, x.comm,
-                                         &p.request), "MPI_Irecv"));
+      DYNCP_TRY(
+          p.out
+              ? called(MPI_Isend(p.data, wire.count, wire.type, p.peer, x.tag, x.comm, &p.request),
+                       "MPI_Isend")
+              : called(MPI_Irecv(p.data, wire.count, wire.type, p.peer, x.tag, x.comm, &p.request),
+                       "MPI_Irecv"));
     }
     return {};
   }
@@ -387,7 +404,8 @@ class fabric {
       if (p.out) continue;
       MPI_Count received = 0;
       MPI_Get_elements_x(&status, MPI_BYTE, &received);
-      if (received != p.bytes) return failure(x, wrong_size(p, static_cast<std::int64_t>(received)));
+      if (received != p.bytes)
+        return failure(x, wrong_size(p, static_cast<std::int64_t>(received)));
     }
     if (!waiting) {
       withdraw(x);
@@ -401,22 +419,24 @@ class fabric {
                  (p.out ? "member " + std::to_string(p.peer) + " to take its message"
                         : "a message from member " + std::to_string(p.peer));
       }
-      return failure(x, error{errc::timeout, "rank " + std::to_string(rank_) + " waited " +
-                              std::to_string(options_.deadline_us) + " us for " + peers +
-                              (x.tag == host_tag ? " (host)" : ""), options_.deadline_us,
-                              options_.deadline_us,
+      return failure(x, error{errc::timeout,
+                              "rank " + std::to_string(rank_) + " waited " +
+                                  std::to_string(options_.deadline_us) + " us for " + peers +
+                                  (x.tag == host_tag ? " (host)" : ""),
+                              options_.deadline_us, options_.deadline_us,
                               "see why that rank is late, or raise the deadline"});
     }
     return cpu::progress::pending;
   }
 
   [[nodiscard]] error wrong_size(const part& p, std::int64_t received) const {
-    return error{errc::mismatch, "member " + std::to_string(p.peer) + " sent " +
-                 (received < 0 ? std::string("more bytes than the ")
-                               : std::to_string(received) + " bytes where ") +
-                 std::to_string(p.bytes) + (received < 0 ? "" : " were") + " expected by rank " +
-                 std::to_string(rank_), received, p.bytes,
-                 "derive sizes from one plan on both ranks"};
+    return error{errc::mismatch,
+                 "member " + std::to_string(p.peer) + " sent " +
+                     (received < 0 ? std::string("more bytes than the ")
+                                   : std::to_string(received) + " bytes where ") +
+                     std::to_string(p.bytes) + (received < 0 ? "" : " were") +
+                     " expected by rank " + std::to_string(rank_),
+                 received, p.bytes, "derive sizes from one plan on both ranks"};
   }
 
   [[nodiscard]] error failure(state& x, error why) {
@@ -459,10 +479,13 @@ class fabric {
   }
 
   bool remember(std::uint64_t family, std::int32_t rank, const std::string& what) {
-    return poisoned_.try_emplace(family, error{errc::aborted, "rank " + std::to_string(rank) +
-                                               " failed first: " + what, rank, 0,
-                                               "open a new pool; the old one cannot be used any "
-                                               "more"}).second;
+    return poisoned_
+        .try_emplace(
+            family,
+            error{errc::aborted, "rank " + std::to_string(rank) + " failed first: " + what, rank, 0,
+                  "open a new pool; the old one cannot be used any "
+                  "more"})
+        .second;
   }
 
   /// Takes the notices of other ranks.
@@ -474,7 +497,8 @@ class fabric {
       if (there == 0) return {};
       notice n;
       DYNCP_TRY(called(MPI_Recv(&n, static_cast<int>(sizeof(notice)), MPI_BYTE, status.MPI_SOURCE,
-                                0, control_, MPI_STATUS_IGNORE), "MPI_Recv"));
+                                0, control_, MPI_STATUS_IGNORE),
+                       "MPI_Recv"));
       n.text.back() = '\0';
       remember(n.family, n.rank, n.text.data());
     }

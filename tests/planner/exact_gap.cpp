@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exact_reference.hpp"
+#include "support/problems.hpp"
+#include "support/random.hpp"
+
+#include <dyncp/cost/analytic_cost.hpp>
+#include <dyncp/planner/planner.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+std::vector<std::int64_t> random_lengths(dyncp_test::random& rng, int count) {
+  std::vector<std::int64_t> lengths;
+  for (int i = 0; i < count; ++i) {
+    lengths.push_back(rng.one_in(4) ? rng.between(8000, 40000) : rng.between(200, 9000));
+  }
+  return lengths;
+}
+
+// The planner's best over M = 1 .. most, which is what the reference ranges over.
+dyncp::ticks planned_ticks(const dyncp::problem& p, std::int32_t most) {
+  const dyncp::planner planner{dyncp::analytic_cost(p.model, p.cluster, p.parallel)};
+  dyncp::ticks best = 0;
+  for (std::int32_t m = 1; m <= most; ++m) {
+    dyncp::problem fixed = p;
+    fixed.limits.micro_batches = m;
+    const auto made = planner.plan(fixed);
+    if (!made) continue;
+    const dyncp::ticks t = dyncp::to_ticks(made->statistics.makespan_s);
+    if (best == 0 || t < best) best = t;
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("branch and bound finds what plain enumeration finds") {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed);
+    dyncp_test::random rng(seed);
+    const int count = static_cast<int>(rng.between(2, 4));
+    const dyncp::problem p =
+        dyncp_test::reference_problem(random_lengths(rng, count), 4, 2, 16384);
+    dyncp_test::exact_reference bounded(p, 2);
+    dyncp_test::exact_reference plain(p, 2, false);
+    CHECK(bounded.solve() == plain.solve());
+    CHECK(bounded.nodes() <= plain.nodes());
+  }
+  // Five sequences on two ranks, by enumeration too.
+  dyncp_test::random rng(77);
+  const dyncp::problem p = dyncp_test::reference_problem(random_lengths(rng, 5), 2, 2, 30000);
+  CHECK(dyncp_test::exact_reference(p, 3).solve() ==
+        dyncp_test::exact_reference(p, 3, false).solve());
+}
+
+TEST_CASE("the planner is near the optimum of small batches") {
+  double sum = 0;
+  double worst = 0;
+  constexpr int seeds = 200;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    CAPTURE(seed);
+    dyncp_test::random rng(seed);
+    const dyncp::problem p = dyncp_test::reference_problem(random_lengths(rng, 8), 4, 2, 16384);
+    const dyncp::ticks planned = planned_ticks(p, 3);
+    REQUIRE(planned > 0);
+    const dyncp::ticks optimum = dyncp_test::exact_reference(p, 3).solve(planned + 1);
+    const double gap = static_cast<double>(planned) / static_cast<double>(optimum) - 1.0;
+    sum += gap;
+    worst = std::max(worst, gap);
+    // No certificate is above the optimum.
+    const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
+    for (const dyncp::lower_bound& b : dyncp::lower_bounds(p, cost).bounds) {
+      CAPTURE(b.name);
+      CHECK(b.value <= optimum);
+    }
+  }
+  MESSAGE("mean gap " << sum / seeds << ", worst " << worst);
+  CHECK(sum / seeds <= 0.01);
+  CHECK(worst <= 0.05);
+}
