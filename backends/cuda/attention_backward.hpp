@@ -99,16 +99,14 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
   const std::int32_t tiles =
       (tile.segment.q_rows + tiling::queries - 1) / tiling::queries - first_tile;
   if (tiles <= 0) return;
-  __syncthreads();  // all have read the ticket
-  if (threadIdx.x == 0) {
-    block = {block.ticket,
-             tile.segment.q_row,
-             tile.segment.q_rows,
-             tile.segment.kv_row + tile.tile * tiling::keys,
-             tile.segment.kv_rows - tile.tile * tiling::keys,
-             tile.tile * tiling::keys,
-             tile.segment.q_row / tiling::queries + tile.index,
-             (tile.segment.kv_rows - 1) / tiling::keys};
+  if (threadIdx.x == 0) {  // all but the ticket, which others may be reading
+    block.q_row = tile.segment.q_row;
+    block.q_rows = tile.segment.q_rows;
+    block.first_key = tile.tile * tiling::keys;
+    block.kv_row = tile.segment.kv_row + block.first_key;
+    block.kv_rows = tile.segment.kv_rows - block.first_key;
+    block.turns = tile.segment.q_row / tiling::queries + tile.index;
+    block.last_block = (tile.segment.kv_rows - 1) / tiling::keys;
   }
   __syncthreads();
 
