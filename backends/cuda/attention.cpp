@@ -162,7 +162,8 @@ status attention_backward(device_state* d, const backward_call& c, stream s) {
     std::int64_t row_stride;
     std::int64_t bytes;
   } arrays[] = {{"q", c.q.data, c.q.row_stride, 2},          {"k", c.k.data, c.k.row_stride, 2},
-                {"v", c.v.data, c.v.row_stride, 2},          {"dout", c.dout.data, c.dout.row_stride, 2},
+                {"v", c.v.data, c.v.row_stride, 2},
+                {"dout", c.dout.data, c.dout.row_stride, 2},
                 {"dq", c.dq.data, c.dq.row_stride, 4},       {"dk", c.dk.data, c.dk.row_stride, 4},
                 {"dv", c.dv.data, c.dv.row_stride, 4}};
   for (const auto& a : arrays) {

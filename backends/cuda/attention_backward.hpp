@@ -8,11 +8,10 @@
 // log-sum-exp, keeps dK and dV in registers and adds them to memory at the end: nobody else has
 // these rows. The rows of dQ belong to all blocks of the segment.
 //
-// | order of additions to dQ | how                                                   | repeats bit  |
-// |                          |                                                       | for bit      |
-// | ------------------------ | ----------------------------------------------------- | ------------ |
-// | fixed (the default)      | a counter for each tile of dQ says whose turn it is   | yes          |
-// | any                      | atomic additions                                      | no           |
+// | order of additions to dQ | how                                                 | bits repeat |
+// | ------------------------ | --------------------------------------------------- | ----------- |
+// | fixed (the default)      | a counter for each tile of dQ says whose turn it is | yes         |
+// | any                      | atomic additions                                    | no          |
 //
 // Fixed order: later keys first. Blocks take their work by ticket, in that order, too, so that who
 // waits, waits for one that has begun before, and under the causal mask reaches a tile of dQ just

@@ -33,7 +33,7 @@ struct forward_tiling {
   static constexpr int threads = 32 * warps;
   static constexpr int warp_rows = queries / warps;
   static constexpr int stages = 2;
-  // Shared memory: q (queries, Dim), for each stage k (keys, Dim) and v (keys, Dim), `forward_block`.
+  // Shared memory: q (queries, Dim); for each stage k and v (keys, Dim); `forward_block`.
   static constexpr std::uint32_t q_bytes = queries * Dim * 2;
   static constexpr std::uint32_t k_bytes = keys * Dim * 2;
   static constexpr std::uint32_t stage_bytes = 2 * k_bytes;
@@ -267,7 +267,9 @@ __global__ void __launch_bounds__(forward_tiling<Dim>::threads, 2)
       const float4 four = four_columns(
           float2{out[m][d][i] * inverse, out[m][d][i + 1] * inverse},
           float2{out[m][d + 1][i] * inverse, out[m][d + 1][i + 1] * inverse}, place.lane());
-      if (exists) store(a.out.out.at(local, head, Dim) + 8 * d + four_columns_at(place.lane()), four);
+      if (exists) {
+        store(a.out.out.at(local, head, Dim) + 8 * d + four_columns_at(place.lane()), four);
+      }
     }
     if (exists && place.lane() % 4 == 0) {
       *a.out.lse.at(local, head, 1) =

@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(row_lanes::threads)
   const auto head = static_cast<std::int32_t>(index - row * a.heads);
   bool counts = row < a.table.rows;
   if (counts) {
-    const std::int32_t s =
-        segment_at<segment_side::queries>(a.table.segments, a.table.count, static_cast<std::int32_t>(row));
+    const std::int32_t s = segment_at<segment_side::queries>(a.table.segments, a.table.count,
+                                                             static_cast<std::int32_t>(row));
     counts = s >= 0 && row < a.table.segments[s].q_row + a.table.segments[s].q_rows;
   }
   float sum = 0;

@@ -14,8 +14,8 @@ namespace dyncp {
 inline namespace v0 {
 namespace cuda {
 
-/// The place of the calling thread in its block, computed anew at each call of `here`: across a loop
-/// that needs all registers nothing of it is kept.
+/// The place of the calling thread in its block, computed anew at each call of `here`: across a
+/// loop that needs all registers nothing of it is kept.
 class thread_place {
  public:
   [[nodiscard]] DYNCP_DEVICE static thread_place here() {

@@ -29,8 +29,8 @@ struct copy_rows_arguments {
 };
 [[nodiscard]] cudaError_t launch_copy_rows(const copy_rows_arguments& a, cudaStream_t stream);
 
-/// Rows between a whole pack and one rank. The chunk moves go between the local rows of a rank in the
-/// zigzag layout and dense rows that hold the first (or second) chunk of one sequence after the
+/// Rows between a whole pack and one rank. The chunk moves go between the local rows of a rank in
+/// the zigzag layout and dense rows that hold the first (or second) chunk of one sequence after the
 /// other.
 struct thd_rows_arguments {
   pack_view pack;  // with device pointers
@@ -133,8 +133,8 @@ inline constexpr int backward_queries = 64;
 /// Shared memory of a block for a head size, of which the forward kernel needs less.
 constexpr std::int64_t backward_shared_bytes(std::int64_t dim) {
   // k, v, two stages of q and dout; weights and their gradients; lse and delta; the block's work.
-  return 2 * (2 * backward_keys + 4 * backward_queries) * dim + 4 * backward_keys * backward_queries +
-         16 * backward_queries + 32;
+  return 2 * (2 * backward_keys + 4 * backward_queries) * dim +
+         4 * backward_keys * backward_queries + 16 * backward_queries + 32;
 }
 
 /// Adds the gradients of the segments to dq, dk and dv.

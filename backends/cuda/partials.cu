@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(row_lanes::threads)
   const std::int64_t row = index / a.heads;
   if (row >= a.table.rows) return;
   const auto head = static_cast<std::int32_t>(index - row * a.heads);
-  const std::int32_t s = segment_at<segment_side::queries>(a.table.segments, a.table.count, static_cast<std::int32_t>(row));
+  const std::int32_t s = segment_at<segment_side::queries>(a.table.segments, a.table.count,
+                                                           static_cast<std::int32_t>(row));
   if (s < 0) return;
   const attention_segment segment = a.table.segments[s];
   if (row >= segment.q_row + segment.q_rows || segment.kv_rows == 0) return;

@@ -142,7 +142,8 @@ DYNCP_DEVICE void load_matrices(std::uint32_t (&to)[4], std::uint32_t address) {
 #endif
 }
 
-/// ldmatrix.x4.trans: the same, but lane l gets the elements (2 * (l % 4), l / 4) and the one below.
+/// ldmatrix.x4.trans: the same, but lane l gets the elements (2 * (l % 4), l / 4) and the one
+/// below.
 DYNCP_DEVICE void load_matrices_transposed(std::uint32_t (&to)[4], std::uint32_t address) {
 #if defined(__CUDACC__)
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -300,8 +301,8 @@ DYNCP_DEVICE void store_release(std::int32_t* to, std::int32_t value) {
 #endif
 }
 
-/// No instruction, but the compiler takes it for one that changes x: what follows from x is computed
-/// after this place, not kept in registers from before a loop.
+/// No instruction, but the compiler takes it for one that changes x: what follows from x is
+/// computed after this place, not kept in registers from before a loop.
 DYNCP_DEVICE void forget(std::uint32_t& x) {
 #if defined(__CUDACC__)
   asm volatile("" : "+r"(x));

@@ -80,16 +80,19 @@ TEST_CASE("bfloat16: causal sequences of 0 to 33 tokens, in one call") {
 }
 
 TEST_CASE("lengths around the tiles: 64 queries, 64 and 128 keys, 128 queries") {
-  const std::vector<std::pair<int, int>> around = {{63, 63}, {64, 64}, {65, 65}, {127, 127}, {129, 129}};
+  const std::vector<std::pair<int, int>> around = {
+      {63, 63}, {64, 64}, {65, 65}, {127, 127}, {129, 129}};
   check_case<bfloat16>(shape_of(1, 1, 64), causal, chain(around));
   check_case<bfloat16>(shape_of(2, 1, 128), causal, chain({{191, 191}, {64, 64}}));
   if (sanitized) return;
-  check_case<bfloat16>(shape_of(1, 1, 128), full, chain({{1, 129}, {129, 1}, {65, 128}, {128, 63}}));
+  check_case<bfloat16>(shape_of(1, 1, 128), full,
+                       chain({{1, 129}, {129, 1}, {65, 128}, {128, 63}}));
   check_case<float16>(shape_of(2, 2, 64), causal, chain(around));
   check_case<float16>(shape_of(1, 1, 128), full, chain({{66, 130}, {130, 66}}));
 }
 
-TEST_CASE("the four shapes of a ring on a slot of 2 x 48 rows and one of 2 x 5, and grouped heads") {
+TEST_CASE(
+    "the four shapes of a ring on a slot of 2 x 48 rows and one of 2 x 5, and grouped heads") {
   const std::int32_t c = 48;
   const std::vector<attention_segment> diagonal{{0, 2 * c, 0, 2 * c}, {100, 9, 100, 9}};
   const std::vector<attention_segment> front{{0, 2 * c, 0, c}, {100, 9, 100, 5}};
@@ -222,7 +225,8 @@ TEST_CASE("pytorch#196678: scores far below 0 and a length of 64 more than a til
 }
 
 TEST_CASE("sharp weights: scores of up to some hundred, one key gets all") {
-  check_rule(run_case<bfloat16>(shape_of(2, 1, 64), causal, chain({{150, 150}, {40, 40}}), 1, {}, 6.0));
+  check_rule(
+      run_case<bfloat16>(shape_of(2, 1, 64), causal, chain({{150, 150}, {40, 40}}), 1, {}, 6.0));
 }
 
 TEST_CASE("rows beyond the segments are neither read nor written: they are not there") {

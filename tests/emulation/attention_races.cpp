@@ -14,8 +14,8 @@ using dyncp_emulation::world;
 
 namespace {
 
-void run_apart(std::int32_t dim, attention_mask mask, const std::vector<attention_segment>& segments,
-               bool deterministic) {
+void run_apart(std::int32_t dim, attention_mask mask,
+               const std::vector<attention_segment>& segments, bool deterministic) {
   world w({.seed = 3, .grid = {.live_blocks = 2, .thread_identities = true}});
   attention_case<bfloat16> c({2, 1, dim, dim, default_scale(dim)}, mask, segments, 1);
   emulated_kernel kernel({.deterministic = deterministic});

@@ -235,7 +235,8 @@ TEST_CASE("copy_rows moves what its table says, for every width and alignment") 
     std::int64_t rows = 0;
     std::int64_t dst = rng.between(0, 2);
     for (std::int64_t n = rng.between(1, 8); n > 0; --n) {
-      const std::int64_t some = rng.between(0, 3) == 0 ? 0 : rng.between(1, std::min<std::int64_t>(src_rows, 20));
+      const std::int64_t some =
+          rng.between(0, 3) == 0 ? 0 : rng.between(1, std::min<std::int64_t>(src_rows, 20));
       if (some == 0) continue;
       table.push_back({rows, dst, rng.one_in(4) ? -1 : rng.between(0, src_rows - some), some});
       rows += some;

@@ -88,7 +88,8 @@ void check_mma() {
         for (int j = 0; j < 8; ++j) a[static_cast<std::size_t>(l * 8 + j)] = number<T>(0);
         for (int j = 0; j < 4; ++j) {
           const place at = b_place(l, j);
-          b[static_cast<std::size_t>(l * 4 + j)] = number<T>(static_cast<float>(at.row * 8 + at.column + 1));
+          b[static_cast<std::size_t>(l * 4 + j)] =
+              number<T>(static_cast<float>(at.row * 8 + at.column + 1));
           c[static_cast<std::size_t>(l * 4 + j)] = 0.5F;
         }
       }
@@ -131,7 +132,8 @@ void check_mma() {
         const place at = c_place(l, i);
         double sum = i;
         for (int k = 0; k < 16; ++k) {
-          sum += static_cast<double>(whole_a[at.row][k]) * static_cast<double>(whole_b[k][at.column]);
+          sum +=
+              static_cast<double>(whole_a[at.row][k]) * static_cast<double>(whole_b[k][at.column]);
         }
         worst = std::fmax(worst, std::fabs(sum - static_cast<double>(
                                                c[static_cast<std::size_t>(l * 4 + i)])));
@@ -152,7 +154,8 @@ __global__ void matrices_kernel(matrices_arguments p) {
   // Row l of the four matrices lies at an odd place, to show that addresses count.
   const std::uint32_t at = (lane * 7 % 32) * 16;
   for (int i = 0; i < 8; ++i) {
-    cuda::shared<std::uint16_t>(at + static_cast<std::uint32_t>(i) * 2) = p.rows[lane * 8 + static_cast<std::uint32_t>(i)];
+    cuda::shared<std::uint16_t>(at + static_cast<std::uint32_t>(i) * 2) =
+        p.rows[lane * 8 + static_cast<std::uint32_t>(i)];
   }
   __syncthreads();
   std::uint32_t x[4];
@@ -237,14 +240,16 @@ TEST_CASE("m16n8k16 has its elements where the PTX ISA says, and multiplies") {
   check_mma<float16>();
 }
 
-TEST_CASE("ldmatrix gives lane l row l / 4, columns 2 * (l % 4) and the next; .trans the transpose") {
+TEST_CASE(
+    "ldmatrix gives lane l row l / 4, columns 2 * (l % 4) and the next; .trans the transpose") {
   world w;
   device_vector<std::uint16_t> rows(32 * 8);
   device_vector<std::uint16_t> direct(32 * 8);
   device_vector<std::uint16_t> transposed(32 * 8);
   for (std::size_t i = 0; i < 256; ++i) rows[i] = static_cast<std::uint16_t>(i);
   REQUIRE(run_kernel(matrices_kernel, 1, 32, 512,
-                     matrices_arguments{rows.data(), direct.data(), transposed.data()}) == cudaSuccess);
+                     matrices_arguments{rows.data(), direct.data(), transposed.data()}) ==
+          cudaSuccess);
   std::int64_t wrong = 0;
   for (std::size_t lane = 0; lane < 32; ++lane) {
     for (std::size_t m = 0; m < 4; ++m) {
@@ -259,7 +264,8 @@ TEST_CASE("ldmatrix gives lane l row l / 4, columns 2 * (l % 4) and the next; .t
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a product through tiles in shared memory equals the plain one, for each way of loading") {
+TEST_CASE(
+    "a product through tiles in shared memory equals the plain one, for each way of loading") {
   dyncp_test::random rng(4);
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     world w({.seed = seed});
@@ -288,7 +294,8 @@ TEST_CASE("a product through tiles in shared memory equals the plain one, for ea
             sum += static_cast<double>(static_cast<float>(a[r * 64 + k])) *
                    static_cast<double>(static_cast<float>(b[k * 64 + n]));
           }
-          worst = std::fmax(worst, std::fabs(sum - static_cast<double>(c[(way * 32 + r) * 64 + n])));
+          worst =
+              std::fmax(worst, std::fabs(sum - static_cast<double>(c[(way * 32 + r) * 64 + n])));
         }
       }
     }

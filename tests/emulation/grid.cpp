@@ -113,7 +113,8 @@ void on_signal(int number, siginfo_t* info, void* raw) {
   const auto top = reinterpret_cast<std::uintptr_t>(current->context.top());
 #if defined(__x86_64__)
   context->uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>(top - 4096 - 8);
-  context->uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(reinterpret_cast<std::uintptr_t>(&landing));
+  context->uc_mcontext.gregs[REG_RIP] =
+      static_cast<greg_t>(reinterpret_cast<std::uintptr_t>(&landing));
 #else
   context->uc_mcontext.sp = top - 4096;
   context->uc_mcontext.pc = reinterpret_cast<std::uintptr_t>(&landing);
@@ -453,7 +454,8 @@ void grid_runner::sync_lanes(std::uint32_t lanes) {
   thread& me = *current;
   detail::warp_run& w = *me.warp;
   if ((lanes >> me.lane & 1U) == 0 || (lanes & ~w.members) != 0) {
-    raise(fault_kind::divergent_warp, "waits in __syncwarp for lanes that ended, or not for itself");
+    raise(fault_kind::divergent_warp,
+          "waits in __syncwarp for lanes that ended, or not for itself");
   }
   for (std::uint32_t l = 0; l < 32; ++l) {
     if ((lanes & w.in_sync) >> l & 1U && w.sync_lanes[l] != lanes) {

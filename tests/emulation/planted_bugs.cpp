@@ -176,7 +176,9 @@ __global__ void act_kernel(act_arguments p) {
     case act::right: break;
     case act::global_behind: x = p.data[64 + thread]; break;
     case act::global_before: x = p.data[-1 - thread]; break;
-    case act::shared_behind: x = cuda::shared<float>(static_cast<std::uint32_t>(4 * thread + 4)); break;
+    case act::shared_behind:
+      x = cuda::shared<float>(static_cast<std::uint32_t>(4 * thread + 4));
+      break;
     case act::copy_behind:
       cuda::ptx::copy_async<16>(0, p.data + 4 * thread, true);
       break;

@@ -122,7 +122,8 @@ std::int64_t stream_races(const stream_case& c) {
     REQUIRE(cudaMemsetAsync(data.data(), 1, 64, a) == cudaSuccess);
     REQUIRE(cudaEventRecord(filled, a) == cudaSuccess);
     if (c.wait_before_read) REQUIRE(cudaStreamWaitEvent(b, filled, 0) == cudaSuccess);
-    REQUIRE(cudaMemcpyAsync(to.data(), data.data(), 64, cudaMemcpyDeviceToDevice, b) == cudaSuccess);
+    REQUIRE(cudaMemcpyAsync(to.data(), data.data(), 64, cudaMemcpyDeviceToDevice, b) ==
+            cudaSuccess);
     REQUIRE(cudaEventRecord(taken, b) == cudaSuccess);
     if (c.wait_before_write) REQUIRE(cudaStreamWaitEvent(a, taken, 0) == cudaSuccess);
     REQUIRE(cudaMemsetAsync(data.data(), 2, 64, a) == cudaSuccess);

@@ -50,7 +50,8 @@ attention_step step_of(cuda::device::buffer& table, std::size_t count, std::int3
 
 }  // namespace
 
-TEST_CASE("merge: as on the CPU, for every mixture of rows with and without keys, and large scores") {
+TEST_CASE(
+    "merge: as on the CPU, for every mixture of rows with and without keys, and large scores") {
   dyncp_test::random rng(2);
   for (const std::int32_t dim : {1, 3, 4, 64, 128, 132}) {
     for (const std::int64_t gap : {0, 1, 4}) {
@@ -189,7 +190,9 @@ TEST_CASE("clear, add and casts") {
     emulated_kernel k;
     cuda::attention<T> kernels(k.device());
     local_tensor<float> from(11, 1, width, 0, gap), back(11, 1, width, 0, gap);
-    for (float& x : from.values) x = static_cast<float>(std::ldexp(2 * rng.unit() - 1, static_cast<int>(rng.between(-40, 20))));
+    for (float& x : from.values)
+      x = static_cast<float>(
+          std::ldexp(2 * rng.unit() - 1, static_cast<int>(rng.between(-40, 20))));
     local_tensor<T> to(11, 1, width, T{}, gap);
     auto expected = to;
     cpu::convert_rows<T, float>(11, width, from.view(), expected.view());
@@ -337,7 +340,8 @@ TEST_CASE("a change of layout on one rank: the moves of `conversion` as a table 
   std::vector<row_copy> table;
   for (const row_move& m : conversion(from.view(), to.view())) {
     const std::int64_t begin = table.empty() ? 0 : table.back().begin + table.back().rows;
-    table.push_back({begin, m.to_rank * local + m.to_row, m.from_rank * local + m.from_row, m.rows});
+    table.push_back(
+        {begin, m.to_rank * local + m.to_row, m.from_rank * local + m.from_row, m.rows});
   }
   world w;
   auto d = cuda::device::open({}).value();

@@ -43,10 +43,10 @@ struct attention_options {
 
 /// The attention kernels of the compiled library. Models `attention_provider`.
 ///
-/// | T                  | kernel                               | head sizes                        |
-/// | ------------------ | ------------------------------------ | --------------------------------- |
-/// | bfloat16, float16  | mma.sync and cp.async, from sm_80 on | those of -Dhead_dims, qk = v      |
-/// | float              | plain, for checks                    | all                               |
+/// | T                  | kernel                               | head sizes                   |
+/// | ------------------ | ------------------------------------ | ---------------------------- |
+/// | bfloat16, float16  | mma.sync and cp.async, from sm_80 on | those of -Dhead_dims, qk = v |
+/// | float              | plain, for checks                    | all                          |
 ///
 /// Sums are kept in float. Of bfloat16 and float16 the rows of q, k, v, dout, and of the float
 /// arrays out, dq, dk and dv, begin at multiples of 16 bytes; the scale is above 0.
