@@ -39,9 +39,9 @@ class fiber {
   void* argument_ = nullptr;
   void* fake_stack_ = nullptr;        // of the address sanitizer
   const void* stack_bottom_ = nullptr;
-  std::size_t stack_bytes_ = 0;
-  void* identity_ = nullptr;          // of the thread sanitizer
-  bool owns_identity_ = false;
+  [[maybe_unused]] std::size_t stack_bytes_ = 0;
+  [[maybe_unused]] void* identity_ = nullptr;          // of the thread sanitizer
+  [[maybe_unused]] bool owns_identity_ = false;
 };
 
 }  // namespace dyncp_emulation

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "emulation/world.hpp"
-
 #include <dyncp/attention/attention_step.hpp>
 #include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
@@ -83,10 +81,10 @@ class device_copy {
   dyncp::cuda::device::staging staging_;
 };
 
-/// The CUDA kernels behind the interface of the CPU ones, on host arrays. A world lives around it.
-class emulated_kernel {
+/// The CUDA kernels behind the interface of the CPU ones, on host arrays. A machine lives around it.
+class cuda_kernel {
  public:
-  explicit emulated_kernel(dyncp::cuda::attention_options options = {})
+  explicit cuda_kernel(dyncp::cuda::attention_options options = {})
       : options_(options), device_(dyncp::cuda::device::open({}).value()),
         stream_(device_.make_stream().value()) {}
 
