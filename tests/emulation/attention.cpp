@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention kernels of the CUDA library, in the emulator or on a GPU, against dense attention in
-// double.
+// The attention kernels of the CUDA library, in the emulator or on a GPU, against dense attention
+// in double.
 #include "emulation/attention_case.hpp"
 
 #include "emulation/machine.hpp"

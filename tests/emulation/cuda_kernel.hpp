@@ -81,7 +81,8 @@ class device_copy {
   dyncp::cuda::device::staging staging_;
 };
 
-/// The CUDA kernels behind the interface of the CPU ones, on host arrays. A machine lives around it.
+/// The CUDA kernels behind the interface of the CPU ones, on host arrays. A machine lives around
+/// it.
 class cuda_kernel {
  public:
   explicit cuda_kernel(dyncp::cuda::attention_options options = {})

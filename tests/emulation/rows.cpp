@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row-wise kernels of the CUDA library, in the emulator or on a GPU, against those of the CPU and against the
-// index sets of thd.
+// The row-wise kernels of the CUDA library, in the emulator or on a GPU, against those of the CPU
+// and against the index sets of thd.
 #include "emulation/cuda_kernel.hpp"
 #include "emulation/machine.hpp"
 

@@ -249,7 +249,7 @@ __global__ void forget_kernel(forget_arguments p) {
 
 }  // namespace
 
-TEST_CASE("cp.async of 4, 8 and 16 bytes, with zeros from nowhere; groups are waited for in order") {
+TEST_CASE("cp.async of 4, 8 and 16 bytes, with zeros from nowhere; groups in order") {
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     CHECK(wrong_copies<4>(seed) == 0);
     CHECK(wrong_copies<8>(seed) == 0);
