@@ -72,7 +72,7 @@ fi
 # What configure_file does in backends/cuda/meson.build.
 case $arch in *a) number=${arch%a}1 ;; *) number=${arch}0 ;; esac
 sed -e "s/@architectures@/$number, /" -e 's/@head_dims@/64, 128, /' \
-  -e "s/@nccl_version@/$nccl_version/" backends/cuda/build_config.hpp.in \
+  -e "s/@nccl_version@/$nccl_version/" -e 's/@nvtx@/0/' backends/cuda/build_config.hpp.in \
   > "$out/include/build_config.hpp"
 for pass in backward forward; do
   for type in bfloat16 float16; do
@@ -118,7 +118,10 @@ compile main tests/gpu/main.cpp -O0
 compile table tests/gpu/table.cpp
 for source in "$out"/attention_*.cu backends/cuda/*.cu backends/cuda/*.cpp; do
   name=$(basename "$source")
-  [ $nccl_version -eq 0 ] && [[ $name = nccl* ]] && continue
+  case $name in
+    nccl.cpp) [ $nccl_version -eq 0 ] && continue ;;
+    without_nccl.cpp) [ $nccl_version -gt 0 ] && continue ;;
+  esac
   compile "lib_$name" "$source"
   library+=("$out/lib_$name.o")
 done
