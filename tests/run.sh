@@ -109,6 +109,7 @@ check() {
 by_default='--no-suite slow --no-suite faults --no-suite mutations'
 # These compile code of their own and gain nothing from a sanitizer.
 programs="$by_default --no-suite headers --no-suite compile-fail --no-suite packaging"
+programs="$programs --no-suite kernels"
 
 check test g++ "$by_default -t 3" -Doptimization=2 -Ddebug=false -Db_ndebug=false
 
