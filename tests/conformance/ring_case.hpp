@@ -261,8 +261,9 @@ result<rank_tensors<B, T>> make_tensors(B& backend, const ring_case& c,
   auto q = local_rows<T>(c, params, tensor::q, shape.q_heads, shape.qk_dim, t.gap);
   auto kv = local_rows<T>(c, params, tensor::k, shape.kv_heads, shape.qk_dim, t.gap);
   const auto v = local_rows<T>(c, params, tensor::v, shape.kv_heads, shape.v_dim, t.gap);
-  // An element between the two keeps the ring from sending them as they lie.
-  if (!c.adjacent_kv) kv.push_back(T{});
+  // Something between the two keeps the ring from sending them as they lie; kernels want rows at
+  // multiples of 16 bytes.
+  if (!c.adjacent_kv) kv.resize(kv.size() + 16 / sizeof(T));
   const std::int64_t v_offset = static_cast<std::int64_t>(kv.size());
   kv.insert(kv.end(), v.begin(), v.end());
   auto dout = local_rows<T>(c, params, tensor::dout, shape.q_heads, shape.v_dim, t.gap);

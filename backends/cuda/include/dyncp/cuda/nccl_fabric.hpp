@@ -243,16 +243,14 @@ class nccl_fabric {
     DYNCP_TRY(health(comm));
     if (options_.compare_sizes) DYNCP_TRY(compare_sizes(comm, out, in));
     gather_messages(out, in);
-    return queue(comm, s);
+    return judged(comm, queue(comm, s));
   }
 
   [[nodiscard]] result<void> exchange_host(communicator& comm, std::span<const outgoing> out,
                                            std::span<const incoming> in) {
     DYNCP_TRY(check_exchange(comm.rank(), comm.size(), out, in));
     DYNCP_TRY(health(comm));
-    auto done = exchange_parts(comm, out, in);
-    if (done || done.error().code == errc::aborted) return done;
-    return poison(comm.family_, done.error());
+    return judged(comm, exchange_parts(comm, out, in));
   }
 
   [[nodiscard]] result<void> synchronize(stream s) {
@@ -431,6 +429,12 @@ class nccl_fabric {
 
   // --- failures
 
+  /// An error of its own poisons the family; one that was heard of has done so.
+  [[nodiscard]] result<void> judged(const communicator& comm, result<void> done) {
+    if (done || done.error().code == errc::aborted) return done;
+    return poison(comm.family_, std::move(done).error());
+  }
+
   /// Poisons the family here and tells all other ranks; returns `why`, or the first reason if it
   /// was poisoned before.
   error poison(std::uint64_t family, error why) {
@@ -600,9 +604,7 @@ class nccl_fabric {
     }
     if (new_peer) count_memory(before);
     if (done) done = set_mark(e, s);
-    if (done) return {};
-    if (done.error().code == errc::aborted) return done;
-    return poison(comm.family_, done.error());
+    return done;
   }
 
   [[nodiscard]] result<void> set_mark(const entry& e, stream s) {
