@@ -48,6 +48,14 @@ class nccl_backend {
     });
   }
 
+  nccl_backend(nccl_backend&&) noexcept = default;
+  /// The old fabric goes with the device that it uses.
+  nccl_backend& operator=(nccl_backend&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(fabric_, other.fabric_);
+    return *this;
+  }
+
   [[nodiscard]] device_type& device() noexcept { return *device_; }
   [[nodiscard]] fabric_type& fabric() noexcept { return *fabric_; }
 
@@ -94,6 +102,14 @@ class local_backend {
     out.device_ = std::make_unique<device_type>(std::move(*opened));
     out.fabric_ = std::make_unique<fabric_type>(world, device.rank, *out.device_);
     return out;
+  }
+
+  local_backend(local_backend&&) noexcept = default;
+  /// The old fabric goes with the device that it uses.
+  local_backend& operator=(local_backend&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(fabric_, other.fabric_);
+    return *this;
   }
 
   [[nodiscard]] device_type& device() noexcept { return *device_; }

@@ -7,6 +7,7 @@
 #include <dyncp/cuda/device.hpp>
 #include <dyncp/cuda/fabric_abi.hpp>
 #include <dyncp/cuda/local_world.hpp>
+#include <dyncp/cuda/used_streams.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/exchange_check.hpp>
 #include <dyncp/runtime/fabric.hpp>
@@ -179,13 +180,15 @@ class local_fabric {
     DYNCP_TRY(health(comm));
     sending_.clear();
     receiving_.clear();
+    if (s != nullptr) used_.add(*s);
     auto done = post_all(comm, out, in, s);
     if (done) done = finish(comm, s);
-    if (!done) withdraw_all(s);
     if (!sending_.empty() || !receiving_.empty()) ++exchanges_;
-    if (!done && done.error().code != errc::aborted) {
-      world_->poison(comm.family_, done.error(), rank_);
-    }
+    if (done) return done;
+    withdraw_all(s);
+    if (done.error().code != errc::aborted) world_->poison(comm.family_, done.error(), rank_);
+    // What is queued uses memory that the caller may free next.
+    used_.settle(*device_, world_->deadline_us());
     return done;
   }
 
@@ -329,6 +332,7 @@ class local_fabric {
   std::int64_t exchanges_ = 0;
   std::vector<sending> sending_;  // of the exchange that runs; kept, so that it allocates nothing
   std::vector<receiving> receiving_;
+  detail::used_streams used_;
 };
 
 static_assert(dyncp::fabric<local_fabric>);

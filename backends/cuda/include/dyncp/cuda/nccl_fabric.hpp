@@ -8,6 +8,7 @@
 #include <dyncp/cuda/device.hpp>
 #include <dyncp/cuda/fabric_abi.hpp>
 #include <dyncp/cuda/library.hpp>
+#include <dyncp/cuda/used_streams.hpp>
 #include <dyncp/runtime/exchange_check.hpp>
 #include <dyncp/runtime/fabric.hpp>
 #include <dyncp/runtime/message.hpp>
@@ -465,6 +466,10 @@ class nccl_fabric {
       abort(*e);
     }
     if (queued_family_ == family) lost_work_ = why;
+    // What was aborted ends soon; until then it uses memory that the caller may free next.
+    if (!adopted_failed_ || options_.adopted == adoption::direct_may_abort) {
+      used_.settle(*device_, options_.deadline_us);
+    }
   }
 
   void listen() {
@@ -528,20 +533,28 @@ class nccl_fabric {
   [[nodiscard]] result<void> drain(stream s) {
     const std::int64_t begin = abi::clock_us();
     for (std::int64_t round = 0;; ++round) {
+      // Asked first: hearing of a failure takes time, and ends the work that is waited for.
+      const bool expired = abi::clock_us() - begin >= options_.deadline_us;
       auto done = device_->poll(s);
       if (!done) return std::move(done).error();
+      // Also when it is done: an operation that failed is over, too.
+      DYNCP_TRY(ask_all());
       if (*done) return {};
+      if (expired) return late(stuck_exchange());
       listen();
-      for (std::size_t i = 0; i < entries_.size(); ++i) {
-        entry& e = *entries_[i];
-        if (e.handle == nullptr || poisoned_.contains(e.family)) continue;
-        bool quiet_now = false;
-        auto polled = called(abi::nccl_poll(device_->handle(), e.handle, &quiet_now));
-        if (!polled) return poison(e.family, std::move(polled).error());
-      }
-      if (abi::clock_us() - begin >= options_.deadline_us) return late(stuck_exchange());
       abi::pause(round);
     }
+  }
+
+  /// Asks NCCL for errors of all communicators.
+  [[nodiscard]] result<void> ask_all() {
+    for (const auto& e : entries_) {
+      if (e->handle == nullptr || poisoned_.contains(e->family)) continue;
+      bool quiet_now = false;
+      auto polled = called(abi::nccl_poll(device_->handle(), e->handle, &quiet_now));
+      if (!polled) return poison(e->family, std::move(polled).error());
+    }
+    return {};
   }
 
   [[nodiscard]] std::string stuck_exchange() {
@@ -592,6 +605,7 @@ class nccl_fabric {
     }
     const std::int64_t before = new_peer ? free_bytes() : 0;
     queued_family_ = comm.family_;
+    used_.add(s);
     ++exchanges_;
     auto done = called(abi::nccl_exchange(device_->handle(), e.handle, messages_.data(),
                                           static_cast<std::int32_t>(messages_.size()), s));
@@ -612,10 +626,12 @@ class nccl_fabric {
       auto event = device_->make_event();
       if (!event) return std::move(event).error();
       marks_.emplace_back().event.emplace(std::move(*event));
+      next_mark_ = marks_.size() - 1;
+    } else {
+      // The oldest goes: an exchange that is stuck keeps the later ones stuck, too.
+      next_mark_ = (next_mark_ + 1) % marks_kept;
     }
-    // The oldest goes: an exchange that is stuck keeps the later ones stuck, too.
-    const auto place = static_cast<std::size_t>(exchanges_) % marks_kept;
-    mark& m = marks_[std::min(place, marks_.size() - 1)];
+    mark& m = marks_[next_mark_];
     m.number = exchanges_;
     m.communicator = e.number;
     m.peers.clear();
@@ -767,6 +783,8 @@ class nccl_fabric {
   std::vector<abi::nccl_message> messages_;  // of the exchange that runs
   std::vector<host_part> parts_;
   std::vector<mark> marks_;
+  std::size_t next_mark_ = 0;  // the newest
+  detail::used_streams used_;
 };
 
 static_assert(dyncp::fabric<nccl_fabric>);
