@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "emulation/emulated_kernel.hpp"
+#include "emulation/cuda_kernel.hpp"
 #include "support/bf16_attention.hpp"
 #include "support/dense_attention.hpp"
 #include "support/local_ring.hpp"

@@ -2,6 +2,7 @@
 // The attention kernels with each CUDA thread a thread of its own for the thread sanitizer: no
 // shared or global memory is read or written without a barrier, a wait or a turn in between.
 #include "emulation/attention_case.hpp"
+#include "emulation/world.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,7 +19,7 @@ void run_apart(std::int32_t dim, attention_mask mask,
                const std::vector<attention_segment>& segments, bool deterministic) {
   world w({.seed = 3, .grid = {.live_blocks = 2, .thread_identities = true}});
   attention_case<bfloat16> c({2, 1, dim, dim, default_scale(dim)}, mask, segments, 1);
-  emulated_kernel kernel({.deterministic = deterministic});
+  cuda_kernel kernel({.deterministic = deterministic});
   c.run(kernel);
   check_rule(c);
   CHECK_MESSAGE(w.first_fault().text.empty(), w.first_fault().text);

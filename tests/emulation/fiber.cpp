@@ -97,6 +97,14 @@ dyncp_begin_stack:
 #error "fibers need a context switch for this processor"
 #endif
 
+#if DYNCP_ASAN
+// The leak checker looks for pointers on the stack that runs, not on those of other fibers, and a
+// kernel that is broken off never returns. The environment still decides.
+extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
+extern "C" void __asan_handle_no_return();
+extern "C" void __asan_unpoison_memory_region(const volatile void* address, std::size_t bytes);
+#endif
+
 namespace dyncp_emulation {
 namespace {
 constexpr std::size_t page_bytes = 4096;
@@ -134,16 +142,24 @@ fiber::fiber(std::size_t stack_bytes, const fiber* within)
 }
 
 fiber::~fiber() {
+  retire();
 #if DYNCP_TSAN
   if (owns_identity_) __tsan_destroy_fiber(identity_);
 #endif
-  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
+  if (memory_ == nullptr) return;
+#if DYNCP_ASAN
+  __asan_unpoison_memory_region(memory_, memory_bytes_);  // for who gets the addresses next
+#endif
+  munmap(memory_, memory_bytes_);
 }
 
 void fiber::prepare(void (*entry)(void*), void* argument) {
+  prepare(entry, argument, reinterpret_cast<void*>(&begin));
+}
+
+void fiber::prepare(void (*entry)(void*), void* argument, void* first) {
   entry_ = entry;
   argument_ = argument;
-  fake_stack_ = nullptr;
   auto** top = reinterpret_cast<void**>(memory_ + memory_bytes_);
 #if defined(__x86_64__)
   top -= 2;  // the call in dyncp_begin_stack finds the stack aligned
@@ -151,14 +167,14 @@ void fiber::prepare(void (*entry)(void*), void* argument) {
   *--top = nullptr;                            // rbp
   *--top = nullptr;                            // rbx
   *--top = this;                               // r12
-  *--top = reinterpret_cast<void*>(&begin);    // r13
+  *--top = first;                              // r13
   *--top = nullptr;                            // r14
   *--top = nullptr;                            // r15
 #else
   top -= 20;
   for (int i = 0; i < 20; ++i) top[i] = nullptr;
   top[0] = this;                                           // x19
-  top[1] = reinterpret_cast<void*>(&begin);                // x20
+  top[1] = first;                                          // x20
   top[11] = reinterpret_cast<void*>(&dyncp_begin_stack);   // x30
 #endif
   stack_pointer_ = top;
@@ -166,10 +182,38 @@ void fiber::prepare(void (*entry)(void*), void* argument) {
 
 void fiber::begin(fiber* self) {
 #if DYNCP_ASAN
-  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+  __sanitizer_finish_switch_fiber(self->fake_stack_, nullptr, nullptr);
+  __asan_handle_no_return();  // nothing is left of the frames of an earlier entry
 #endif
   self->entry_(self->argument_);
   std::abort();
+}
+
+#if DYNCP_ASAN
+namespace {
+/// Where `retire` waits for the fiber to come back.
+void* retiring_from = nullptr;
+}  // namespace
+
+__attribute__((no_sanitize("address"))) void fiber::leave(fiber* self) {
+  const void* bottom = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(self->fake_stack_, &bottom, &bytes);
+  __sanitizer_start_switch_fiber(nullptr, bottom, bytes);  // null: the fake stack goes
+  dyncp_switch_stack(&self->stack_pointer_, retiring_from);
+}
+#endif
+
+/// Only on a fiber itself can the address sanitizer be told that its fake stack is not needed more.
+void fiber::retire() {
+#if DYNCP_ASAN
+  if (memory_ == nullptr || fake_stack_ == nullptr) return;
+  prepare(nullptr, nullptr, reinterpret_cast<void*>(&leave));
+  void* mine = nullptr;
+  __sanitizer_start_switch_fiber(&mine, stack_bottom_, stack_bytes_);
+  dyncp_switch_stack(&retiring_from, stack_pointer_);
+  __sanitizer_finish_switch_fiber(mine, nullptr, nullptr);
+#endif
 }
 
 void fiber::resume_from(fiber& from) {

@@ -31,6 +31,9 @@ class fiber {
 
  private:
   static void begin(fiber* self);
+  static void leave(fiber* self);
+  void prepare(void (*entry)(void*), void* argument, void* first);
+  void retire();
 
   void* stack_pointer_ = nullptr;
   char* memory_ = nullptr;  // guard page first; null for the first stack
@@ -39,9 +42,9 @@ class fiber {
   void* argument_ = nullptr;
   void* fake_stack_ = nullptr;        // of the address sanitizer
   const void* stack_bottom_ = nullptr;
-  std::size_t stack_bytes_ = 0;
-  void* identity_ = nullptr;          // of the thread sanitizer
-  bool owns_identity_ = false;
+  [[maybe_unused]] std::size_t stack_bytes_ = 0;
+  [[maybe_unused]] void* identity_ = nullptr;  // of the thread sanitizer
+  [[maybe_unused]] bool owns_identity_ = false;
 };
 
 }  // namespace dyncp_emulation

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row-wise kernels of the CUDA library, on the host, against those of the CPU and against the
-// index sets of thd.
-#include "emulation/emulated_kernel.hpp"
+// The row-wise kernels of the CUDA library, in the emulator or on a GPU, against those of the CPU
+// and against the index sets of thd.
+#include "emulation/cuda_kernel.hpp"
+#include "emulation/machine.hpp"
 
 #include "support/local_ring.hpp"
 #include "support/random.hpp"
@@ -24,7 +25,6 @@
 
 using namespace dyncp;
 using namespace dyncp_test;
-using dyncp_emulation::world;
 
 namespace {
 
@@ -76,8 +76,8 @@ TEST_CASE(
       auto expected_lse = lse;
       cpu::merge_partials<float>(shape, segments, {part_out.view(), part_lse.view()},
                                  {expected_out.view(), expected_lse.view()});
-      world w;
-      emulated_kernel k;
+      const machine m;
+      cuda_kernel k;
       auto table = k.upload(segments);
       {
         device_copy<float> po(k.device(), k.stream(), part_out.view(), 20, 3 * dim);
@@ -125,8 +125,8 @@ TEST_CASE("delta: as on the CPU, rows of no segment untouched") {
     local_tensor<float> delta(40, 2, 1, 0.25F);
     auto expected = delta;
     cpu::attention_delta<T, T>(shape, segments, out.view(), dout.view(), expected.view());
-    world w;
-    emulated_kernel k;
+    const machine m;
+    cuda_kernel k;
     auto table = k.upload(segments);
     device_copy<const T> o(k.device(), k.stream(), out.view(), 40, 2 * dim);
     device_copy<const T> d(k.device(), k.stream(), dout.view(), 40, 2 * dim);
@@ -151,8 +151,8 @@ TEST_CASE("delta: as on the CPU, rows of no segment untouched") {
 TEST_CASE("clear, add and casts") {
   dyncp_test::random rng(4);
   for (const std::int32_t dim : {1, 5, 64}) {
-    world w;
-    emulated_kernel k;
+    const machine m;
+    cuda_kernel k;
     cuda::attention<float> kernels(k.device());
     local_tensor<float> out(9, 2, dim, 3.0F, 2), lse(9, 2, 1, 3.0F, 1);
     {
@@ -170,8 +170,8 @@ TEST_CASE("clear, add and casts") {
     }
   }
   for (const std::int64_t n : {0, 1, 3, 4, 5, 1023, 1024, 1025}) {
-    world w;
-    emulated_kernel k;
+    const machine m;
+    cuda_kernel k;
     cuda::attention<float> kernels(k.device());
     local_tensor<float> to(1, 1, n, 0), from(1, 1, n, 0);
     fill(to, rng);
@@ -186,8 +186,8 @@ TEST_CASE("clear, add and casts") {
   }
   const auto cast = [&](auto type, std::int64_t width, std::int64_t gap) {
     using T = decltype(type);
-    world w;
-    emulated_kernel k;
+    const machine m;
+    cuda_kernel k;
     cuda::attention<T> kernels(k.device());
     local_tensor<float> from(11, 1, width, 0, gap), back(11, 1, width, 0, gap);
     for (float& x : from.values)
@@ -235,7 +235,7 @@ TEST_CASE("split, merge and chunks: the index sets of every small pack, every la
         const std::int64_t width = 1 + rng.between(0, 40);
         const std::int64_t rows = pack.tokens;
         const std::int64_t local = pack.local_rows();
-        world w;
+        const machine m;
         auto d = cuda::device::open({}).value();
         const auto s = d.make_stream().value();
         const auto put = [&](const void* from, std::size_t bytes) {
@@ -323,7 +323,7 @@ TEST_CASE("split, merge and chunks: the index sets of every small pack, every la
             CHECK(get(joined_memory) == joined);
           }
         }
-        CHECK_MESSAGE(w.first_fault().text.empty(), w.first_fault().text);
+        CHECK_MESSAGE(m.fault().empty(), m.fault());
       }
     }
   }
@@ -343,7 +343,7 @@ TEST_CASE("a change of layout on one rank: the moves of `conversion` as a table 
     table.push_back(
         {begin, m.to_rank * local + m.to_row, m.from_rank * local + m.from_row, m.rows});
   }
-  world w;
+  const machine m;
   auto d = cuda::device::open({}).value();
   const auto s = d.make_stream().value();
   const std::int64_t rows = from.view().tokens;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "emulation/world.hpp"
-
 #include <dyncp/attention/attention_step.hpp>
 #include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
@@ -49,7 +47,7 @@ class device_copy {
     const std::int64_t bytes = rows * stride_ * static_cast<std::int64_t>(sizeof(T));
     memory_ = d.allocate(bytes).value();
     staging_ = d.allocate_staging(bytes).value();
-    if (rows > 0) std::memset(staging_.data(), 0xff, static_cast<std::size_t>(bytes));
+    if (bytes > 0) std::memset(staging_.data(), 0xff, static_cast<std::size_t>(bytes));
     each_row([](value* device, const value* from, std::size_t n) { std::memcpy(device, from, n); });
     REQUIRE(d.upload(memory_.data(), staging_.data(), bytes, s));
   }
@@ -66,6 +64,7 @@ class device_copy {
   using value = std::remove_const_t<T>;
   template <class F>
   void each_row(F f) {
+    if (width_ == 0) return;
     for (std::int64_t r = 0; r < rows_; ++r) {
       f(static_cast<value*>(staging_.data()) + r * stride_,
         const_cast<value*>(host_.data) + r * host_.row_stride,
@@ -83,10 +82,11 @@ class device_copy {
   dyncp::cuda::device::staging staging_;
 };
 
-/// The CUDA kernels behind the interface of the CPU ones, on host arrays. A world lives around it.
-class emulated_kernel {
+/// The CUDA kernels behind the interface of the CPU ones, on host arrays. A machine lives around
+/// it.
+class cuda_kernel {
  public:
-  explicit emulated_kernel(dyncp::cuda::attention_options options = {})
+  explicit cuda_kernel(dyncp::cuda::attention_options options = {})
       : options_(options), device_(dyncp::cuda::device::open({}).value()),
         stream_(device_.make_stream().value()) {}
 
