@@ -232,8 +232,6 @@ class local_fabric {
       bool waiting = false;
       for (receiving& r : receiving_) {
         if (r.done) continue;
-        // Asked before the box: what a rank posted before it left still arrives.
-        const bool gone = world_->gone(r.peer);
         message* const m = world_->claim(*r.box);
         if (m != nullptr) {
           auto copied = receive(comm, r, *m, s);
@@ -242,23 +240,23 @@ class local_fabric {
           r.done = true;
           continue;
         }
-        if (gone) return left(comm, r.peer, s == nullptr);
+        // A rank leaves when all that it sent is taken.
+        if (world_->gone(r.peer)) return left(comm, r.peer, s == nullptr);
         waiting = true;
       }
       for (sending& x : sending_) {
         if (x.sent == nullptr) continue;
-        const bool gone = world_->gone(x.peer);
-        switch (world_->state_of(*x.sent)) {
-          case message::state::taken:
-            // The next work of this stream may overwrite what was sent.
-            if (s != nullptr) DYNCP_TRY(device_->wait(*s, *x.sent->copied));
-            world_->free(*x.box, *x.sent);
-            x.sent = nullptr;
-            continue;
-          case message::state::posted:
-            if (gone) return left(comm, x.peer, s == nullptr);
-            break;
-          default: break;
+        const bool gone = world_->gone(x.peer);  // asked first: it may take the message, then go
+        const auto where_is_it = world_->state_of(*x.sent);
+        if (where_is_it == message::state::taken) {
+          // The next work of this stream may overwrite what was sent.
+          if (s != nullptr) DYNCP_TRY(device_->wait(*s, *x.sent->copied));
+          world_->free(*x.box, *x.sent);
+          x.sent = nullptr;
+          continue;
+        }
+        if (gone && where_is_it == message::state::posted) {
+          return left(comm, x.peer, s == nullptr);
         }
         waiting = true;
       }
