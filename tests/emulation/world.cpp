@@ -95,17 +95,23 @@ void world::fiber_main(void* argument) {
 
 world::host_fiber* world::choose() {
   std::vector<host_fiber*> able;
-  bool all_pause = true;
+  std::vector<host_fiber*> pausing;
   for (const auto& f : fibers_) {
     if (f->finished) continue;
     if (f->ready != nullptr && !ending_ && !f->given_up && !(*f->ready)()) continue;
-    able.push_back(f.get());
-    all_pause = all_pause && f->pausing;
+    (f->pausing ? pausing : able).push_back(f.get());
   }
   // While the world ends, only streams go on: its owner waits for them.
-  if (ending_) std::erase_if(able, [](const host_fiber* f) { return f->rank >= 0; });
+  if (ending_) {
+    std::erase_if(able, [](const host_fiber* f) { return f->rank >= 0; });
+    pausing.clear();
+  }
+  // Who pauses sleeps until nobody else can do anything, or is awake before: a rank that asks in a
+  // loop sees the others in the middle of things, too.
+  const bool tick = able.empty() && !pausing.empty();
+  if (tick) now_us_ += tick_us;
+  if (tick || (!pausing.empty() && random_.below(32) == 0)) able.swap(pausing);
   if (able.empty()) return nullptr;
-  if (all_pause) now_us_ += tick_us;
   return able[random_.below(static_cast<std::uint32_t>(able.size()))];
 }
 

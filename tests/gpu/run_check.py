@@ -42,7 +42,7 @@ def main():
         return
     subprocess.run([os.path.join(source, "tests", "gpu", "prepare.sh")], check=True)
     code, text = run(source, SHOWN, 0)
-    programs = ["wrappers", "fragments", "rows", "attention", "table"]
+    programs = ["wrappers", "fragments", "rows", "attention", "conformance", "table"]
     if any(line.startswith("no GPU: ") for line in text.splitlines()):
         expect(code == 1, "exit status 1")
         for name in programs:

@@ -8,7 +8,12 @@ unpatched, so that a failure means the mutation. A patch that no longer applies 
 
 Where a patch names kernels (Emulated:), it changes what these are made of and nothing that the test
 includes: they are compiled from the copy and linked before the emulated library of --build, which
-has the rest. Without CUDA's headers there is none, and such patches are left out.
+has the rest. Linked: emulation is for headers of the CUDA backend: the test is compiled from the
+copy and linked to both emulated libraries. Without CUDA's headers there is none, and such patches
+are left out.
+
+--emulated runs the mutations of what all backends share once more, on emulated GPUs: conformance/
+cuda_ring.cpp and so on in place of threads_ring.cpp.
 """
 import argparse
 import glob
@@ -51,6 +56,17 @@ def read_patch(path):
     return fields, files
 
 
+def on_emulated_gpus(fields):
+    """The fields of a mutation of what all backends share, for the same suite on emulated GPUs."""
+    out = dict(fields)
+    out["Test"] = fields["Test"].replace("/threads_", "/cuda_")
+    out["Linked"] = "emulation"
+    out["Fabric"] = "nccl"
+    if "Args" in out:
+        out["Args"] += ",a small case*"  # which has the most orders of streams
+    return out
+
+
 def apply(files, tree):
     for name, hunks in files.items():
         path = os.path.join(tree, name)
@@ -72,6 +88,7 @@ def main():
     parser.add_argument("--build", required=True, help="build directory, for compiler and flags")
     parser.add_argument("--source", required=True, help="root of the project")
     parser.add_argument("--work", required=True, help="directory for copies and programs")
+    parser.add_argument("--emulated", action="store_true", help="the shared ones on emulated GPUs")
     parser.add_argument("--only", default="", help="run the mutations with this in their name")
     options = parser.parse_args()
     source = os.path.abspath(options.source)
@@ -116,8 +133,26 @@ def main():
         return subprocess.run([compiler] + objects + [main_object] + archives +
                               ["-o", program, "-pthread"], capture_output=True, text=True)
 
+    def build_linked(tree, fields, program):
+        test = fields["Test"]
+        define = [f"-DDYNCP_TEST_FABRIC={fields['Fabric']}_kind"] if "Fabric" in fields else []
+        words, where = compile_command(options.build, "tests/emulation/local_fabric.cpp")
+        words = [re.sub(r"^(-I|-isystem)(.+)$",
+                        lambda m: m.group(1) + redirect(m.group(2), tree, where), a)
+                 for a in words]
+        result = subprocess.run(words + define + ["-O1", "-w", "-c", os.path.join(tree, test), "-o",
+                                                  program + ".o"], cwd=where,
+                                capture_output=True, text=True)
+        if result.returncode != 0:
+            return result
+        compiler = next(a for a in command if not a.endswith("ccache"))
+        return subprocess.run([compiler, program + ".o", main_object] + archives +
+                              ["-o", program, "-pthread"], capture_output=True, text=True)
+
     def build(tree, fields, program):
         test = fields["Test"]
+        if "Linked" in fields:
+            return build_linked(tree, fields, program)
         if "Emulated" in fields:
             return build_emulated(tree, test, fields["Emulated"].split(), program)
         # Paths of the project in the flags lead to the copy.
@@ -169,14 +204,22 @@ def main():
                if options.only in os.path.basename(p)]
     mutations = [(os.path.basename(p)[:-6],) + read_patch(p) for p in patches]
     if not emulation:
-        kept = [m for m in mutations if "Emulated" not in m[1]]
-        print(f"no CUDA headers: {len(mutations) - len(kept)} mutations of kernels are left out")
+        kept = [m for m in mutations if "Emulated" not in m[1] and "Linked" not in m[1]]
+        print(f"no CUDA headers: {len(mutations) - len(kept)} mutations of CUDA are left out")
         mutations = kept
+    if options.emulated:
+        if not emulation:
+            print("no CUDA headers: nothing to run on")
+            return 77
+        mutations = [(name, on_emulated_gpus(fields), files) for name, fields, files in mutations
+                     if fields["Test"].startswith("tests/conformance/threads_") and
+                     all(f.startswith("include/") for f in files)]
     failed = 0
     tree = copy_tree()
-    unpatched = {fields["Test"]: {**fields, "Emulated": ""} if "Emulated" in fields else fields
+    unpatched = {(fields["Test"], fields.get("Fabric", "")):
+                 {**fields, "Emulated": ""} if "Emulated" in fields else fields
                  for _, fields, _ in mutations}
-    for test, fields in sorted(unpatched.items()):
+    for (test, _), fields in sorted(unpatched.items()):
         program = os.path.join(work, "clean")
         built = build(tree, fields, program)
         outcome = "does not build" if built.returncode != 0 else run(program, [])[0]
