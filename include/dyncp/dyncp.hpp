@@ -13,6 +13,7 @@
 #include <dyncp/core/config.hpp>
 #include <dyncp/core/contain.hpp>
 #include <dyncp/core/error.hpp>
+#include <dyncp/core/float16.hpp>
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/log_sink.hpp>
 #include <dyncp/core/matrix_game.hpp>

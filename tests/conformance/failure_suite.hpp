@@ -9,11 +9,9 @@
 #include <dyncp/runtime/message.hpp>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -37,7 +35,7 @@ result<void> wait_for_failure(Pool& pool) {
       return health.error().code == errc::aborted ? result<void>()
                                                   : failed("a poisoned pool does not say aborted");
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    let_others_run(pool.owner());
   }
   return failed("a failure never reached this rank");
 }

@@ -330,13 +330,14 @@ void check_repeatable(Runner& runner) {
 /// In bfloat16 no result is further from double than twice what whole sequences on one rank are
 /// (RFA#42: with partial results in bfloat16 the error grows with the ring).
 template <class Runner>
-void check_bfloat16(Runner& runner) {
+void check_bfloat16(Runner& runner, std::int32_t head_dim = 16) {
   using B = typename Runner::backend_type;
   const std::int32_t n = runner.ranks();
   for (dyncp::attention_mask mask : both_masks) {
     ring_case c;
     c.mask = mask;
-    c.shape = {4, 2, 16, 16, 0.25};
+    const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+    c.shape = {4, 2, head_dim, head_dim, scale};
     c.micro_batches = {one_pack(n, {150, 1, 33, 64}), one_pack(std::max(1, n / 2), {90, 7})};
     ring_case whole = c;
     for (auto& micro_batch : whole.micro_batches) {
@@ -369,6 +370,7 @@ template <class Runner>
 void check_cross_attention(Runner& runner) {
   using B = typename Runner::backend_type;
   using provider = typename Runner::provider_type;
+  using T = element_t<Runner>;
   const dyncp::attention_shape shape{2, 1, 3, 4, 0.5};
   const std::vector<std::int64_t> lengths = {7, 0, 20, 1};
   const std::vector<std::int64_t> kv_lengths = {3, 4, 33, 0};  // a query without keys among them
@@ -376,8 +378,8 @@ void check_cross_attention(Runner& runner) {
   runner.run([&](B& backend) -> result<void> {
     auto pool = dyncp::group_pool<B>::create(backend, {});
     if (!pool) return std::move(pool).error();
-    auto ring = dyncp::ring_attention<double, B, provider>::create(*pool, provider{}, shape,
-                                                                   {100, 4, pool->ranks()});
+    auto ring = dyncp::ring_attention<T, B, provider>::create(*pool, provider{}, shape,
+                                                              {100, 4, pool->ranks()});
     if (!ring) return std::move(ring).error();
     const auto s = caller_stream(backend);
     const dyncp::padding_rule padding{.zigzag = true};
@@ -390,9 +392,9 @@ void check_cross_attention(Runner& runner) {
     ring_case c;
     c.shape = shape;
     c.adjacent_kv = true;
-    auto t = make_tensors<B, double>(backend, c, *q);
+    auto t = make_tensors<B, T>(backend, c, *q);
     if (!t) return std::move(t).error();
-    auto keys = make_tensors<B, double>(backend, c, *kv);
+    auto keys = make_tensors<B, T>(backend, c, *kv);
     if (!keys) return std::move(keys).error();
     t->forward.k = keys->forward.k;
     t->forward.v = keys->forward.v;
@@ -417,7 +419,9 @@ void check_cross_attention(Runner& runner) {
                             std::int64_t heads, std::int64_t dim) {
         for (std::int64_t p = 0; p < length; ++p) {
           for (std::int64_t h = 0; h < heads; ++h) {
-            for (std::int64_t x = 0; x < dim; ++x) to.push_back(hashed(which, ids[i], p, h, x));
+            for (std::int64_t x = 0; x < dim; ++x) {
+              to.push_back(as_double(as_element<T>(hashed(which, ids[i], p, h, x))));
+            }
           }
         }
       };
@@ -427,7 +431,7 @@ void check_cross_attention(Runner& runner) {
       fill(dense[i].v, tensor::v, kv_lengths[i], shape.kv_heads, shape.v_dim);
       dense[i].run(shape, dyncp::attention_mask::full, lengths[i], kv_lengths[i]);
     }
-    const auto check = [&](device_array<B, double>& array, const dyncp::packed_seq_params& params,
+    const auto check = [&](device_array<B, T>& array, const dyncp::packed_seq_params& params,
                            std::int64_t width, std::vector<double> dense_attention::*reference,
                            const char* name) -> result<void> {
       auto values = array.read(backend, s);
@@ -435,12 +439,12 @@ void check_cross_attention(Runner& runner) {
       for (std::int32_t row = 0; row < params.local_tokens(); ++row) {
         const dyncp::token_ref token = dyncp::token_at(params.view(), params.cp_rank(), row);
         for (std::int64_t x = 0; x < width; ++x) {
-          const double got = (*values)[static_cast<std::size_t>(row * width + x)];
+          const double got = as_double((*values)[static_cast<std::size_t>(row * width + x)]);
           const double want =
               token.valid ? (dense[static_cast<std::size_t>(token.sequence)].*
                              reference)[static_cast<std::size_t>(token.position * width + x)]
                           : 0;
-          if (!(std::fabs(got - want) <= 1e-12)) {
+          if (!(std::fabs(got - want) <= tolerance<T>)) {
             return failed(std::string("cross-attention: ") + name + " differs");
           }
         }
@@ -460,7 +464,8 @@ template <class Runner>
 void check_ring_refusals(Runner& runner) {
   using B = typename Runner::backend_type;
   using provider = typename Runner::provider_type;
-  using ring_type = dyncp::ring_attention<double, B, provider>;
+  using T = element_t<Runner>;
+  using ring_type = dyncp::ring_attention<T, B, provider>;
   runner.run([&](B& backend) -> result<void> {
     auto pool = dyncp::group_pool<B>::create(backend, {});
     if (!pool) return std::move(pool).error();
@@ -530,12 +535,13 @@ template <class Runner>
 void check_ring_disagreement(Runner& runner) {
   using B = typename Runner::backend_type;
   using provider = typename Runner::provider_type;
+  using T = element_t<Runner>;
   runner.run([&](B& backend) -> result<void> {
     auto pool = dyncp::group_pool<B>::create(backend, {});
     if (!pool) return std::move(pool).error();
     const std::int32_t n = pool->ranks();
     if (n == 1) return {};
-    auto ring = dyncp::ring_attention<double, B, provider>::create(
+    auto ring = dyncp::ring_attention<T, B, provider>::create(
         *pool, provider{}, {1, 1, 2, 2, 1.0}, {16, 2, n}, {.verify = true});
     if (!ring) return std::move(ring).error();
     auto context = ring->make_context();

@@ -6,17 +6,21 @@
 #include <dyncp/core/try.hpp>
 #include <dyncp/runtime/backend.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 // A runner starts the ranks of one backend: `ranks()`, `run(f)` with f(backend&) -> result<void> on
 // every rank, which checks that all succeed, and `run_collect(f)`, which returns the results of the
 // ranks of this process; `meet()` is a barrier beside the fabric, `provider_type` the attention
-// provider. The suites of this folder are templates over it.
+// provider, `element_type` what it computes exact tests in, double if absent. The suites of this
+// folder are templates over it.
 
 namespace dyncp_test {
 
@@ -31,6 +35,29 @@ template <dyncp::backend B>
 typename B::device_type::stream caller_stream(B& backend) {
   return backend.device().main_stream();
 }
+
+/// Lets other ranks go on while this one waits for them beside the fabric.
+template <dyncp::backend B>
+void let_others_run(B&) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+/// Elements of the tests that compare with numbers, not with another run.
+template <class Runner>
+struct element_of_runner {
+  using type = double;
+};
+template <class Runner>
+  requires requires { typename Runner::element_type; }
+struct element_of_runner<Runner> {
+  using type = typename Runner::element_type;
+};
+template <class Runner>
+using element_t = typename element_of_runner<Runner>::type;
+
+/// What a result may be off, relative to the largest: some thousand units in the last place.
+template <class T>
+inline constexpr double tolerance = std::is_same_v<T, double> ? 1e-12 : 5e-4;
 
 /// An array in device memory, copied in and out through staging memory.
 template <dyncp::backend B, class T>

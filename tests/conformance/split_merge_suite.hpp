@@ -5,6 +5,7 @@
 #include "conformance/runner.hpp"
 #include "support/random.hpp"
 
+#include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/padding.hpp>
 #include <dyncp/core/rank_range.hpp>
 #include <dyncp/plan/plan.hpp>
@@ -366,6 +367,7 @@ template <class Runner>
 void check_merge_gradients(Runner& runner, std::int64_t rounds) {
   using B = typename Runner::backend_type;
   using provider = typename Runner::provider_type;
+  using T = dyncp::accumulator_t<element_t<Runner>>;
   const std::uint64_t seed = seed_or(99);
   random draw(seed);
   for (std::int64_t round = 0; round < rounds; ++round) {
@@ -381,20 +383,21 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
       const std::int32_t rank = pool->rank();
       const std::int32_t ranks = pool->ranks();
       provider kernels;
-      const auto add = [&kernels](auto& device, auto stream, double* to, const double* from,
+      const auto add = [&kernels](auto& device, auto stream, T* to, const T* from,
                                   std::int64_t n) {
         return kernels.add(device, stream, to, from, n);
       };
-      // The gradient that rank r has for element x of token p of a sequence: exact in double.
+      // The gradient that rank r has for element x of token p of a sequence: exact in float.
       const auto gradient = [](std::int64_t r, std::int64_t id, std::int64_t p, std::int64_t x) {
-        return static_cast<double>((r + 1) * 64 + (id * 7 + p * 3 + x) % 61);
+        return static_cast<T>((r + 1) * 64 + (id * 7 + p * 3 + x) % 61);
       };
       const std::vector<std::int32_t> everywhere(c.batch.size(), dyncp::every_rank);
       for (const auto* owners : {&everywhere, &c.owners}) {
-        auto merge = dyncp::plan_merge<B>::make(*pool, *layout, *owners, width * 8, true, s);
+        constexpr std::int64_t row_bytes = width * std::int64_t{sizeof(T)};
+        auto merge = dyncp::plan_merge<B>::make(*pool, *layout, *owners, row_bytes, true, s);
         if (!merge) return std::move(merge).error();
         const dyncp::sequence_rows rows = dyncp::rows_of_owner(*layout, *owners, rank);
-        std::vector<double> mine(static_cast<std::size_t>(rows.rows * width));
+        std::vector<T> mine(static_cast<std::size_t>(rows.rows * width));
         for (std::int32_t i = 0; i < layout->num_sequences(); ++i) {
           const std::int64_t place = rows.place[static_cast<std::size_t>(i)];
           for (std::int64_t p = 0; place >= 0 && p < layout->length(i); ++p) {
@@ -404,9 +407,9 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
             }
           }
         }
-        auto whole = device_array<B, double>::of(backend, mine, s);
+        auto whole = device_array<B, T>::of(backend, mine, s);
         if (!whole) return std::move(whole).error();
-        auto share = device_array<B, double>::make(backend, layout->local_rows(rank) * width);
+        auto share = device_array<B, T>::make(backend, layout->local_rows(rank) * width);
         if (!share) return std::move(share).error();
         for (auto kind : {dyncp::merge_gradient::summed, dyncp::merge_gradient::own_slice}) {
           const auto done = merge->backward(kind, whole->data(), share->data(), width, add, s);
@@ -428,7 +431,7 @@ void check_merge_gradients(Runner& runner, std::int64_t rounds) {
             for (std::int32_t row = 0; row < view.local_rows(); ++row) {
               const dyncp::token_ref token = dyncp::token_at(view, rank - pack->ranks.begin, row);
               for (std::int64_t x = 0; x < width; ++x) {
-                double want = 0;
+                T want = 0;
                 if (token.valid) {
                   const std::int32_t i = pack->sequences[static_cast<std::size_t>(token.sequence)];
                   const std::int32_t owner = (*owners)[static_cast<std::size_t>(i)];

@@ -61,8 +61,9 @@ def check_code(root, page, text, compiler):
     for block in blocks(text, "cpp"):
         if not re.search(r"^\w[^=;]*\([^;]*\) *\{", block, re.MULTILINE):
             continue  # an excerpt of a program that is built elsewhere
+        backends = [f"-I{root}/backends/{name}/include" for name in ("cpu", "cuda")]
         done = subprocess.run([*compiler, "-std=c++20", "-fsyntax-only", f"-I{root}/include",
-                               f"-I{root}", *flags, "-x", "c++", "-"],
+                               *backends, f"-I{root}", *flags, "-x", "c++", "-"],
                               input="#include <utility>\n#include <vector>\n" + block,
                               capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:

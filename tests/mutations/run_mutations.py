@@ -5,6 +5,15 @@ Each *.patch beside this file says what it breaks (What:), which test has to not
 under tests) and which part of it to run (Args:). The tree is copied, the patch applied to the copy,
 the test rebuilt from it and run; a test that passes lets a mutation survive. First every test runs
 unpatched, so that a failure means the mutation. A patch that no longer applies is an error.
+
+Where a patch names kernels (Emulated:), it changes what these are made of and nothing that the test
+includes: they are compiled from the copy and linked before the emulated library of --build, which
+has the rest. Linked: emulation is for headers of the CUDA backend: the test is compiled from the
+copy and linked to both emulated libraries. Without CUDA's headers there is none, and such patches
+are left out.
+
+--emulated runs the mutations of what all backends share once more, on emulated GPUs: conformance/
+cuda_ring.cpp and so on in place of threads_ring.cpp.
 """
 import argparse
 import glob
@@ -47,6 +56,17 @@ def read_patch(path):
     return fields, files
 
 
+def on_emulated_gpus(fields):
+    """The fields of a mutation of what all backends share, for the same suite on emulated GPUs."""
+    out = dict(fields)
+    out["Test"] = fields["Test"].replace("/threads_", "/cuda_")
+    out["Linked"] = "emulation"
+    out["Fabric"] = "nccl"
+    if "Args" in out:
+        out["Args"] += ",a small case*"  # which has the most orders of streams
+    return out
+
+
 def apply(files, tree):
     for name, hunks in files.items():
         path = os.path.join(tree, name)
@@ -68,6 +88,7 @@ def main():
     parser.add_argument("--build", required=True, help="build directory, for compiler and flags")
     parser.add_argument("--source", required=True, help="root of the project")
     parser.add_argument("--work", required=True, help="directory for copies and programs")
+    parser.add_argument("--emulated", action="store_true", help="the shared ones on emulated GPUs")
     parser.add_argument("--only", default="", help="run the mutations with this in their name")
     options = parser.parse_args()
     source = os.path.abspath(options.source)
@@ -76,8 +97,64 @@ def main():
     like = "tests/conformance/threads_ring.cpp"
     command, directory = compile_command(options.build, like)
     main_object = os.path.join(work, "main.o")
+    archives = [os.path.join(options.build, "tests", "emulation", f"lib{name}.a")
+                for name in ("emulated_cuda", "emulator")]
+    emulation = all(os.path.exists(a) for a in archives)
+    compiled_tests = {}  # of kernels, which no mutation changes
 
-    def build(tree, test, program):
+    def compile_unit(like, tree, unit, target):
+        """`unit` as the build compiles `like`, from the copy."""
+        words, where = compile_command(options.build, like)
+        words = [re.sub(r"^(-I|-isystem)(.+)$",
+                        lambda m: m.group(1) + redirect(m.group(2), tree, where), a)
+                 for a in words]
+        return subprocess.run(words + ["-O2", "-w", "-c", unit, "-o", target], cwd=where,
+                              capture_output=True, text=True)
+
+    def build_emulated(tree, test, kernels, program):
+        if test not in compiled_tests:
+            target = os.path.join(work, os.path.basename(test) + ".o")
+            # Not `test` itself: some are compiled for the GPU, too.
+            result = compile_unit("tests/emulation/attention_races.cpp", source,
+                                  os.path.join(source, test), target)
+            if result.returncode != 0:
+                return result
+            compiled_tests[test] = target
+        objects = [compiled_tests[test]]
+        for kernel in kernels:
+            name = f"emulated_{kernel}.cpp"
+            target = os.path.join(work, kernel + ".o")
+            unit = os.path.join(options.build, "tests", "emulation", name)
+            result = compile_unit(name, tree, unit, target)
+            if result.returncode != 0:
+                return result
+            objects.append(target)
+        compiler = next(a for a in command if not a.endswith("ccache"))
+        return subprocess.run([compiler] + objects + [main_object] + archives +
+                              ["-o", program, "-pthread"], capture_output=True, text=True)
+
+    def build_linked(tree, fields, program):
+        test = fields["Test"]
+        define = [f"-DDYNCP_TEST_FABRIC={fields['Fabric']}_kind"] if "Fabric" in fields else []
+        words, where = compile_command(options.build, "tests/emulation/local_fabric.cpp")
+        words = [re.sub(r"^(-I|-isystem)(.+)$",
+                        lambda m: m.group(1) + redirect(m.group(2), tree, where), a)
+                 for a in words]
+        result = subprocess.run(words + define + ["-O1", "-w", "-c", os.path.join(tree, test), "-o",
+                                                  program + ".o"], cwd=where,
+                                capture_output=True, text=True)
+        if result.returncode != 0:
+            return result
+        compiler = next(a for a in command if not a.endswith("ccache"))
+        return subprocess.run([compiler, program + ".o", main_object] + archives +
+                              ["-o", program, "-pthread"], capture_output=True, text=True)
+
+    def build(tree, fields, program):
+        test = fields["Test"]
+        if "Linked" in fields:
+            return build_linked(tree, fields, program)
+        if "Emulated" in fields:
+            return build_emulated(tree, test, fields["Emulated"].split(), program)
         # Paths of the project in the flags lead to the copy.
         flags = [a.replace(source + os.sep, tree + os.sep) for a in command]
         flags = [re.sub(r"^(-I|-isystem)(.*)$", lambda m: m.group(1) + redirect(m.group(2), tree), a)
@@ -92,8 +169,8 @@ def main():
                                      "-pthread"], capture_output=True, text=True)
         return result
 
-    def redirect(path, tree):
-        full = os.path.normpath(os.path.join(directory, path))
+    def redirect(path, tree, where=directory):
+        full = os.path.normpath(os.path.join(where, path))
         inside = full == source or full.startswith(source + os.sep)
         build_dir = os.path.abspath(options.build)
         if inside and not full.startswith(build_dir + os.sep):
@@ -113,7 +190,8 @@ def main():
         tree = os.path.join(work, "tree")
         shutil.rmtree(tree, ignore_errors=True)
         for part in ("include", "backends", os.path.join("tests", "support"),
-                     os.path.join("tests", "conformance"), os.path.join("tests", "backends")):
+                     os.path.join("tests", "conformance"), os.path.join("tests", "backends"),
+                     os.path.join("tests", "emulation")):
             shutil.copytree(os.path.join(source, part), os.path.join(tree, part))
         return tree
 
@@ -125,11 +203,25 @@ def main():
     patches = [p for p in sorted(glob.glob(os.path.join(os.path.dirname(__file__), "*.patch")))
                if options.only in os.path.basename(p)]
     mutations = [(os.path.basename(p)[:-6],) + read_patch(p) for p in patches]
+    if not emulation:
+        kept = [m for m in mutations if "Emulated" not in m[1] and "Linked" not in m[1]]
+        print(f"no CUDA headers: {len(mutations) - len(kept)} mutations of CUDA are left out")
+        mutations = kept
+    if options.emulated:
+        if not emulation:
+            print("no CUDA headers: nothing to run on")
+            return 77
+        mutations = [(name, on_emulated_gpus(fields), files) for name, fields, files in mutations
+                     if fields["Test"].startswith("tests/conformance/threads_") and
+                     all(f.startswith("include/") for f in files)]
     failed = 0
     tree = copy_tree()
-    for test in sorted({fields["Test"] for _, fields, _ in mutations}):
+    unpatched = {(fields["Test"], fields.get("Fabric", "")):
+                 {**fields, "Emulated": ""} if "Emulated" in fields else fields
+                 for _, fields, _ in mutations}
+    for (test, _), fields in sorted(unpatched.items()):
         program = os.path.join(work, "clean")
-        built = build(tree, test, program)
+        built = build(tree, fields, program)
         outcome = "does not build" if built.returncode != 0 else run(program, [])[0]
         if outcome != "passes":
             print(f"{test} {outcome} without a mutation\n{built.stderr[-2000:]}")
@@ -140,7 +232,7 @@ def main():
         tree = copy_tree()
         apply(files, tree)
         program = os.path.join(work, "mutant")
-        built = build(tree, fields["Test"], program)
+        built = build(tree, fields, program)
         arguments = [fields["Args"]] if "Args" in fields else []
         first = ""
         if built.returncode != 0:

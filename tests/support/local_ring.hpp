@@ -11,6 +11,7 @@
 #include <dyncp/core/accumulator.hpp>
 #include <dyncp/core/attention_mask.hpp>
 #include <dyncp/core/attention_shape.hpp>
+#include <dyncp/core/float16.hpp>
 #include <dyncp/cpu/attention_rows.hpp>
 #include <dyncp/thd/attention_operands.hpp>
 #include <dyncp/thd/index_map.hpp>
@@ -58,6 +59,9 @@ inline double as_double(float x) {
   return static_cast<double>(x);
 }
 inline double as_double(dyncp::bfloat16 x) {
+  return static_cast<double>(static_cast<float>(x));
+}
+inline double as_double(dyncp::float16 x) {
   return static_cast<double>(static_cast<float>(x));
 }
 

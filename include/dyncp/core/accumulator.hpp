@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dyncp/core/bfloat16.hpp>
+#include <dyncp/core/float16.hpp>
 
 namespace dyncp {
 inline namespace v0 {
@@ -12,6 +13,10 @@ template <class T>
 struct accumulator;
 template <>
 struct accumulator<bfloat16> {
+  using type = float;
+};
+template <>
+struct accumulator<float16> {
   using type = float;
 };
 template <>

@@ -20,9 +20,10 @@ struct thd_view {
                                                   std::int64_t dim) const noexcept {
     return data + row * row_stride + head * dim;
   }
-  /// A view that only reads.
-  DYNCP_HOST_DEVICE constexpr operator thd_view<const T>() const noexcept
-      requires(!std::is_const_v<T>) {
+  /// A view that only reads. A template, or nvcc warns of it in views that only read already.
+  template <class Const>
+    requires(!std::is_const_v<T> && std::is_same_v<Const, const T>)
+  DYNCP_HOST_DEVICE constexpr operator thd_view<Const>() const noexcept {
     return {data, row_stride};
   }
 };

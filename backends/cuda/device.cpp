@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_state.hpp"
+#include "kernels.hpp"
+#include "status.hpp"
+
+#include <dyncp/cuda/abi.hpp>
+#include <dyncp/cuda/library.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <new>
+
+namespace dyncp {
+inline namespace v0 {
+namespace cuda {
+namespace abi {
+namespace {
+
+status attribute(int* value, cudaDeviceAttr which, const device_facts& facts) {
+  DYNCP_CUDA_CALL(facts.rank, cudaDeviceGetAttribute, value, which, facts.ordinal);
+  return {};
+}
+
+status check_architecture(const device_facts& facts) {
+  char built[128] = "";
+  std::size_t used = 0;
+  for (std::int32_t i = 0;; ++i) {
+    const auto which = static_cast<std::int32_t>(property::architecture);
+    const auto architecture = static_cast<std::int32_t>(dyncp_cuda_property(which, i));
+    if (architecture <= 0) break;
+    if (runs_on(architecture, facts.capability)) return {};
+    if (used < sizeof built) {
+      used += static_cast<std::size_t>(std::snprintf(built + used, sizeof built - used, " %d%s",
+                                                     static_cast<int>(architecture / 10),
+                                                     architecture % 10 != 0 ? "a" : ""));
+    }
+  }
+  return failure(errc::unsupported, "add the architecture of this GPU to -Dgpu_arch, build again",
+                 "rank %d: the GPU has compute capability %d.%d, the library code for:%s",
+                 static_cast<int>(facts.rank), static_cast<int>(facts.capability / 10),
+                 static_cast<int>(facts.capability % 10), used == 0 ? " none" : built);
+}
+
+/// Streams that never wait for the default stream.
+status make_private_stream(const device_facts& facts, stream* s) {
+  DYNCP_CUDA_CALL(facts.rank, cudaStreamCreateWithFlags, s, cudaStreamNonBlocking);
+  return {};
+}
+
+status fill(device_state& d, bool own_memory) {
+  device_facts& facts = d.facts;
+  int count = 0;
+  DYNCP_CUDA_CALL(facts.rank, cudaGetDeviceCount, &count);
+  if (facts.ordinal < 0 || facts.ordinal >= count) {
+    status s = failure(errc::invalid_argument, "choose one of the visible GPUs",
+                       "rank %d: there is no GPU %d among %d", static_cast<int>(facts.rank),
+                       static_cast<int>(facts.ordinal), count);
+    s.value = facts.ordinal;
+    s.limit = count;
+    return s;
+  }
+  DYNCP_ON_DEVICE(d);
+  int major = 0;
+  int minor = 0;
+  int processors = 0;
+  int shared_bytes = 0;
+  int pools = 0;
+  DYNCP_CUDA_TRY(attribute(&major, cudaDevAttrComputeCapabilityMajor, facts));
+  DYNCP_CUDA_TRY(attribute(&minor, cudaDevAttrComputeCapabilityMinor, facts));
+  DYNCP_CUDA_TRY(attribute(&processors, cudaDevAttrMultiProcessorCount, facts));
+  DYNCP_CUDA_TRY(attribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, facts));
+  DYNCP_CUDA_TRY(attribute(&pools, cudaDevAttrMemoryPoolsSupported, facts));
+  facts.capability = 10 * major + minor;
+  facts.processors = processors;
+  facts.shared_bytes = shared_bytes;
+  std::snprintf(facts.name, sizeof facts.name, "GPU %d, sm_%d", static_cast<int>(facts.ordinal),
+                static_cast<int>(facts.capability));
+  DYNCP_CUDA_TRY(check_architecture(facts));
+  if (own_memory && pools == 0) {
+    return failure(errc::unsupported, "give device_options::memory",
+                   "rank %d: the GPU has no stream-ordered allocation",
+                   static_cast<int>(facts.rank));
+  }
+  DYNCP_CUDA_TRY(make_private_stream(facts, &facts.comm_stream));
+  return make_private_stream(facts, &d.memory_stream);
+}
+
+}  // namespace
+
+status open_device(const device_request& request, device_state** d) {
+  *d = nullptr;
+  std::unique_ptr<device_state> made(new (std::nothrow) device_state);
+  if (made == nullptr) return failure(errc::out_of_memory, "", "the host has no memory left");
+  made->facts.ordinal = request.ordinal;
+  made->facts.rank = request.rank;
+  if (const status s = fill(*made, request.own_memory != 0); s.failed != 0) {
+    close_device(made.release());
+    return s;
+  }
+  *d = made.release();
+  return {};
+}
+
+void close_device(device_state* d) noexcept {
+  if (d == nullptr) return;
+  {
+    const device_scope scope(*d);
+    for (const stream s : {d->facts.comm_stream, d->memory_stream}) {
+      if (s != nullptr) static_cast<void>(cudaStreamDestroy(s));
+    }
+  }
+  delete d;
+}
+
+void describe_device(const device_state* d, device_facts* facts) noexcept { *facts = d->facts; }
+
+status allocate(device_state* d, std::int64_t bytes, void** memory) {
+  DYNCP_ON_DEVICE(*d);
+  const std::int32_t rank = d->facts.rank;
+  DYNCP_CUDA_CALL(rank, cudaMallocAsync, memory, static_cast<std::size_t>(bytes), d->memory_stream);
+  // Nothing else runs on this stream: the memory is there, for every stream.
+  DYNCP_CUDA_CALL(rank, cudaStreamSynchronize, d->memory_stream);
+  return {};
+}
+
+void release(device_state* d, void* memory) noexcept {
+  const device_scope scope(*d);
+  static_cast<void>(cudaFreeAsync(memory, d->memory_stream));
+}
+
+status allocate_staging(device_state* d, std::int64_t bytes, void** memory) {
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaHostAlloc, memory, static_cast<std::size_t>(bytes),
+                  cudaHostAllocDefault);
+  return {};
+}
+
+void release_staging(device_state* d, void* memory) noexcept {
+  const device_scope scope(*d);
+  static_cast<void>(cudaFreeHost(memory));
+}
+
+status make_stream(device_state* d, stream* s) {
+  DYNCP_ON_DEVICE(*d);
+  return make_private_stream(d->facts, s);
+}
+
+void close_stream(device_state* d, stream s) noexcept {
+  const device_scope scope(*d);
+  static_cast<void>(cudaStreamDestroy(s));
+}
+
+status poll(device_state* d, stream s, bool* done) {
+  DYNCP_ON_DEVICE(*d);
+  const cudaError_t state = cudaStreamQuery(s);
+  *done = state == cudaSuccess;
+  if (state == cudaErrorNotReady) return {};
+  return cuda_status(state, "cudaStreamQuery", d->facts.rank);
+}
+
+status make_event(device_state* d, CUevent_st** event) {
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaEventCreateWithFlags, event, cudaEventDisableTiming);
+  return {};
+}
+
+void close_event(device_state* d, CUevent_st* event) noexcept {
+  const device_scope scope(*d);
+  static_cast<void>(cudaEventDestroy(event));
+}
+
+status record(device_state* d, CUevent_st* event, stream s) {
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaEventRecord, event, s);
+  return {};
+}
+
+status wait(device_state* d, stream s, CUevent_st* event) {
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaStreamWaitEvent, s, event, 0);
+  return {};
+}
+
+status poll_event(device_state* d, CUevent_st* event, bool* done) {
+  DYNCP_ON_DEVICE(*d);
+  const cudaError_t state = cudaEventQuery(event);
+  *done = state == cudaSuccess;
+  if (state == cudaErrorNotReady) return {};
+  return cuda_status(state, "cudaEventQuery", d->facts.rank);
+}
+
+status fill_zero(device_state* d, void* to, std::int64_t bytes, stream s) {
+  if (bytes == 0) return {};
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaMemsetAsync, to, 0, static_cast<std::size_t>(bytes), s);
+  return {};
+}
+
+namespace {
+
+status copy_bytes(device_state* d, void* to, const void* from, std::int64_t bytes,
+                  cudaMemcpyKind kind, stream s) {
+  if (bytes == 0) return {};
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaMemcpyAsync, to, from, static_cast<std::size_t>(bytes), kind,
+                  s);
+  return {};
+}
+
+}  // namespace
+
+status copy(device_state* d, void* to, const void* from, std::int64_t bytes, stream s) {
+  return copy_bytes(d, to, from, bytes, cudaMemcpyDeviceToDevice, s);
+}
+
+status upload(device_state* d, void* to, const void* from, std::int64_t bytes, stream s) {
+  return copy_bytes(d, to, from, bytes, cudaMemcpyHostToDevice, s);
+}
+
+status download(device_state* d, void* to, const void* from, std::int64_t bytes, stream s) {
+  return copy_bytes(d, to, from, bytes, cudaMemcpyDeviceToHost, s);
+}
+
+status copy_strided(device_state* d, void* to, std::int64_t to_stride, const void* from,
+                    std::int64_t from_stride, std::int64_t row_bytes, std::int64_t rows,
+                    stream s) {
+  if (row_bytes == 0 || rows == 0) return {};
+  if (to_stride == row_bytes && from_stride == row_bytes) {
+    return copy(d, to, from, row_bytes * rows, s);
+  }
+  DYNCP_ON_DEVICE(*d);
+  DYNCP_CUDA_CALL(d->facts.rank, cudaMemcpy2DAsync, to, static_cast<std::size_t>(to_stride), from,
+                  static_cast<std::size_t>(from_stride), static_cast<std::size_t>(row_bytes),
+                  static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, s);
+  return {};
+}
+
+status copy_rows(device_state* d, void* to, const void* from, const row_copy* table,
+                 std::int64_t entries, std::int64_t rows, std::int64_t row_bytes, stream s) {
+  DYNCP_ON_DEVICE(*d);
+  return cuda_status(launch_copy_rows({to, from, table, entries, rows, row_bytes}, s), "copy_rows",
+                     d->facts.rank);
+}
+
+}  // namespace abi
+}  // namespace cuda
+}  // namespace v0
+}  // namespace dyncp
