@@ -13,9 +13,10 @@
 // | fixed (the default)      | a counter for each tile of dQ says whose turn it is | yes         |
 // | any                      | atomic additions                                    | no          |
 //
-// Fixed order: later keys first. Blocks take their work by ticket, in that order, too, so that who
-// waits, waits for one that has begun before, and under the causal mask reaches a tile of dQ just
-// when the one before is through with it (each begins at its diagonal).
+// Fixed order: earlier keys first. Blocks take their work by ticket, in that order, too, so that
+// who waits, waits for one that has begun before, whatever else runs on the GPU. Neighbouring
+// tickets go to different heads: few blocks of a head are under way at once, a step or two apart.
+// Under the causal mask earlier keys have more queries: the longest work begins first.
 
 #include "elements.hpp"
 #include "fragments.hpp"
@@ -69,7 +70,6 @@ struct backward_block {
   std::int32_t kv_rows;  // from there to the end of the segment, perhaps more than a block's
   std::int32_t first_key;  // of the block, in the segment
   std::int32_t turns;      // of the segment's first tile of dQ
-  std::int32_t last_block;  // number in the segment of its last block
 };
 
 template <class T, int Dim>
@@ -87,9 +87,8 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
     block.ticket = ordered ? atomicAdd(a.ticket, 1) : static_cast<std::int32_t>(blockIdx.x);
   }
   __syncthreads();
-  const std::int32_t slots = a.slots;
-  const std::int32_t kv_head = block.ticket / slots;
-  const std::int32_t slot = slots - 1 - (block.ticket - kv_head * slots);
+  const std::int32_t slot = block.ticket / a.kv_heads;
+  const std::int32_t kv_head = block.ticket - slot * a.kv_heads;
   const segment_tile tile =
       tile_at<segment_side::keys, tiling::keys>(a.table.segments, a.table.count, slot);
   if (!tile.exists) return;
@@ -105,7 +104,6 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
     block.kv_row = tile.segment.kv_row + block.first_key;
     block.kv_rows = tile.segment.kv_rows - block.first_key;
     block.turns = tile.segment.q_row / tiling::queries + tile.index;
-    block.last_block = (tile.segment.kv_rows - 1) / tiling::keys;
   }
   __syncthreads();
 
@@ -166,13 +164,11 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
     }
     ptx::commit_copies();
 
-    // Tile t of dQ gets its additions from the last block that it meets down to the first.
+    // A tile of dQ gets its additions from the first block of keys to the last that it meets.
     const std::int32_t query_tile = first_tile + number;
     std::int32_t seen = 0;
     if (ordered && threadIdx.x == 0) {
-      const std::int32_t last =
-          a.causal ? query_tile / (tiling::keys / tiling::queries) : block.last_block;
-      my_turn = last - block.first_key / tiling::keys;
+      my_turn = block.first_key / tiling::keys;
       turn = a.turns + (std::int64_t{head} * a.turn_slots + block.turns + query_tile);
       seen = ptx::load_acquire(turn);  // on its way while the weights are computed
     }
@@ -330,28 +326,66 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
           }
         }
       }
-      const std::int32_t first_query = query_tile * tiling::queries;
+      // Four columns of a row each, in place: [m][n][i] to [m][n + 1][i + 1] become one float4.
+      const auto four_of = [&](int m, int n, int i) {
+        return float4{dq[m][n][i], dq[m][n][i + 1], dq[m][n + 1][i], dq[m][n + 1][i + 1]};
+      };
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-          const std::int32_t row = first_query + warp_query + 16 * m + place.row(i);
-          float* const to = a.dq.at(block.q_row + row, head, Dim) + warp_chunk * 8 +
-                            four_columns_at(place.lane());
+        for (int n = 0; n < dq_blocks; n += 2) {
 #pragma unroll
-          for (int n = 0; n < dq_blocks; n += 2) {
+          for (int i = 0; i < 4; i += 2) {
             const float4 four = four_columns(
                 float2{dq[m][n][i] * a.scale, dq[m][n][i + 1] * a.scale},
-                float2{dq[m][n + 1][i] * a.scale, dq[m][n + 1][i + 1] * a.scale},
-                place.lane());
-            if (row >= block.q_rows) continue;
-            if (ordered) {
-              // Past L1, which may hold what an earlier block of this processor read.
-              const float4 x = __ldcg(reinterpret_cast<const float4*>(to + 8 * n));
-              store(to + 8 * n, float4{x.x + four.x, x.y + four.y, x.z + four.z,
-                                            x.w + four.w});
-            } else {
-              ptx::add_atomically(to + 8 * n, four);
+                float2{dq[m][n + 1][i] * a.scale, dq[m][n + 1][i + 1] * a.scale}, place.lane());
+            dq[m][n][i] = four.x;
+            dq[m][n][i + 1] = four.y;
+            dq[m][n + 1][i] = four.z;
+            dq[m][n + 1][i + 1] = four.w;
+          }
+        }
+      }
+      const std::int32_t first_row = query_tile * tiling::queries + warp_query + place.row(0);
+      float* const first = a.dq.at(block.q_row + first_row, head, Dim) + warp_chunk * 8 +
+                           four_columns_at(place.lane());
+      const auto row_at = [&](int m, int i) { return first + (16 * m + 4 * i) * a.dq.row_stride; };
+      const auto exists = [&](int m, int i) { return first_row + 16 * m + 4 * i < block.q_rows; };
+      if (ordered) {
+        // Half of the loads, as many as there are registers for, are under way before a store. Past
+        // L1, which may hold what an earlier block of this processor read.
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          float4 sums[2][dq_blocks / 2];
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            if (!exists(m, i)) continue;
+#pragma unroll
+            for (int n = 0; n < dq_blocks; n += 2) {
+              sums[i / 2][n / 2] = __ldcg(reinterpret_cast<const float4*>(row_at(m, i) + 8 * n));
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            if (!exists(m, i)) continue;
+#pragma unroll
+            for (int n = 0; n < dq_blocks; n += 2) {
+              const float4 four = four_of(m, n, i);
+              const float4& x = sums[i / 2][n / 2];
+              store(row_at(m, i) + 8 * n,
+                    float4{x.x + four.x, x.y + four.y, x.z + four.z, x.w + four.w});
+            }
+          }
+        }
+      } else {
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            if (!exists(m, i)) continue;
+#pragma unroll
+            for (int n = 0; n < dq_blocks; n += 2) {
+              ptx::add_atomically(row_at(m, i) + 8 * n, four_of(m, n, i));
             }
           }
         }
@@ -365,31 +399,40 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
   if (ordered && threadIdx.x == 0) ptx::store_release(turn, my_turn + 1);
 
   const thread_place place = thread_place::here();
+  const std::int32_t first_row = place.warp() % 4 * tiling::warp_rows + place.row(0);
+  const std::int32_t column = place.warp() / 4 * (Dim / 2) + four_columns_at(place.lane());
+  const auto add = [&](const float (&from)[blocks][dkv_blocks][4], const thd_view<float>& view,
+                       float factor) {
 #pragma unroll
-  for (int m = 0; m < blocks; ++m) {
+    for (int m = 0; m < blocks; ++m) {
+      float* const first = view.at(block.kv_row + first_row + 16 * m, kv_head, Dim) + column;
+      const auto exists = [&](int i) { return first_row + 16 * m + 4 * i < block.kv_rows; };
+      float4 sums[2][dkv_blocks / 2];
 #pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const std::int32_t row = place.warp() % 4 * tiling::warp_rows + 16 * m + place.row(i);
-      const std::int32_t column = place.warp() / 4 * (Dim / 2) + four_columns_at(place.lane());
-      const auto add = [&](const float (&from)[blocks][dkv_blocks][4], const thd_view<float>& view,
-                           float factor) {
-        float* const to = view.at(block.kv_row + row, kv_head, Dim) + column;
+      for (int i = 0; i < 4; i += 2) {
+        if (!exists(i)) continue;
+#pragma unroll
+        for (int n = 0; n < dkv_blocks; n += 2) {
+          sums[i / 2][n / 2] = load<float4>(first + 4 * i * view.row_stride + 8 * n);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
 #pragma unroll
         for (int n = 0; n < dkv_blocks; n += 2) {
           const float4 four = four_columns(
               float2{from[m][n][i] * factor, from[m][n][i + 1] * factor},
-              float2{from[m][n + 1][i] * factor, from[m][n + 1][i + 1] * factor},
-              place.lane());
-          if (row >= block.kv_rows) continue;
-          const auto x = load<float4>(to + 8 * n);
-          store(to + 8 * n,
+              float2{from[m][n + 1][i] * factor, from[m][n + 1][i + 1] * factor}, place.lane());
+          if (!exists(i)) continue;
+          const float4& x = sums[i / 2][n / 2];
+          store(first + 4 * i * view.row_stride + 8 * n,
                 float4{x.x + four.x, x.y + four.y, x.z + four.z, x.w + four.w});
         }
-      };
-      add(dk, a.dk, a.scale);
-      add(dv, a.dv, 1.0F);
+      }
     }
-  }
+  };
+  add(dk, a.dk, a.scale);
+  add(dv, a.dv, 1.0F);
 }
 
 /// Requires 16-byte aligned rows and heads of all operands, scale > 0, Dim = head size of all, and
@@ -398,13 +441,13 @@ template <class T, int Dim>
 cudaError_t launch_backward(const backward_arguments<T>& a, cudaStream_t stream) {
   using tiling = backward_tiling<Dim>;
   backward_arguments<T> arguments = a;
-  arguments.slots = static_cast<std::int32_t>(tile_slots<tiling::keys>(a.kv_rows, a.table.count));
+  arguments.kv_heads = a.heads / a.group;
   arguments.turn_slots = static_cast<std::int32_t>(
       tile_slots<tiling::queries>(a.table.rows, a.table.count));
   const launch_config config{
       .blocks = a.table.count == 0
                     ? 0
-                    : std::int64_t{arguments.slots} * (a.heads / a.group),
+                    : tile_slots<tiling::keys>(a.kv_rows, a.table.count) * arguments.kv_heads,
       .threads = tiling::threads,
       .shared_bytes = tiling::shared_bytes,
       .stream = stream};

@@ -35,7 +35,7 @@ DYNCP_DEVICE const row_copy& copy_of(const copy_rows_arguments& a, std::int64_t 
 
 /// One row per group of lanes, in units of V.
 template <class V>
-__global__ void __launch_bounds__(row_lanes::threads)
+__global__ void __launch_bounds__(row_lanes::threads, row_lanes::blocks_at_once)
     copy_rows_kernel(const __grid_constant__ copy_rows_launch p) {
   const std::int64_t row = p.lanes.row(blockIdx.x, threadIdx.x);
   if (row >= p.a.rows) return;

@@ -162,7 +162,7 @@ struct backward_arguments {
   std::int32_t* ticket;
   std::int32_t* turns;
   // Filled in by launch_backward.
-  std::int32_t slots;
+  std::int32_t kv_heads;
   std::int32_t turn_slots;
 };
 template <class T, int Dim>

@@ -20,6 +20,7 @@ namespace cuda {
 /// How rows are dealt to threads: 2^shift lanes for a row, blocks of `threads` for 256 >> shift.
 struct row_lanes {
   static constexpr int threads = 256;
+  static constexpr int blocks_at_once = 6;  // on a processor: as many as hide the memory's latency
   std::int32_t shift = 0;
 
   /// For rows of `units` accesses: as many lanes, at most a warp.
@@ -64,14 +65,17 @@ DYNCP_DEVICE void copy_row(const row_lanes& lanes, std::byte* to, const std::byt
     for (; at < row_bytes; at += step) store(to + at, V{});
     return;
   }
-  for (; at + (ahead - 1) * step < row_bytes; at += ahead * step) {
+  for (; at < row_bytes; at += ahead * step) {
     V values[ahead];
 #pragma unroll
-    for (int i = 0; i < ahead; ++i) values[i] = load<V>(from + at + i * step);
+    for (int i = 0; i < ahead; ++i) {
+      if (at + i * step < row_bytes) values[i] = load<V>(from + at + i * step);
+    }
 #pragma unroll
-    for (int i = 0; i < ahead; ++i) store(to + at + i * step, values[i]);
+    for (int i = 0; i < ahead; ++i) {
+      if (at + i * step < row_bytes) store(to + at + i * step, values[i]);
+    }
   }
-  for (; at < row_bytes; at += step) store(to + at, load<V>(from + at));
 }
 
 }  // namespace cuda

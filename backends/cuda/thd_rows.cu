@@ -58,7 +58,7 @@ DYNCP_DEVICE row_pair pair_of(const thd_rows_arguments& a, std::int32_t row) {
 
 /// One row per group of lanes, in units of V.
 template <class V>
-__global__ void __launch_bounds__(row_lanes::threads)
+__global__ void __launch_bounds__(row_lanes::threads, row_lanes::blocks_at_once)
     thd_rows_kernel(const __grid_constant__ thd_rows_launch p) {
   const std::int64_t row = p.lanes.row(blockIdx.x, threadIdx.x);
   if (row >= p.rows) return;

@@ -31,6 +31,40 @@ std::uint64_t failures(const std::function<bool(std::uint64_t)>& f) {
   return bad;
 }
 
+// --- streams: one fills a buffer, another takes it away, then the first fills it again
+
+enum class stream_bug : std::int32_t { none, no_wait_before_read, no_wait_before_write };
+
+bool streams_right(stream_bug bug, std::uint64_t seed) {
+  world w({.seed = seed});
+  cudaStream_t a = nullptr;
+  cudaStream_t b = nullptr;
+  cudaEvent_t filled = nullptr;
+  cudaEvent_t taken = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking) == cudaSuccess);
+  REQUIRE(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking) == cudaSuccess);
+  REQUIRE(cudaEventCreateWithFlags(&filled, cudaEventDisableTiming) == cudaSuccess);
+  REQUIRE(cudaEventCreateWithFlags(&taken, cudaEventDisableTiming) == cudaSuccess);
+  device_vector<char> data(64);
+  device_vector<char> to(64);
+  REQUIRE(cudaMemsetAsync(data.data(), 1, 64, a) == cudaSuccess);
+  REQUIRE(cudaEventRecord(filled, a) == cudaSuccess);
+  if (bug != stream_bug::no_wait_before_read) {
+    REQUIRE(cudaStreamWaitEvent(b, filled, 0) == cudaSuccess);
+  }
+  REQUIRE(cudaMemcpyAsync(to.data(), data.data(), 64, cudaMemcpyDeviceToDevice, b) == cudaSuccess);
+  REQUIRE(cudaEventRecord(taken, b) == cudaSuccess);
+  if (bug != stream_bug::no_wait_before_write) {
+    REQUIRE(cudaStreamWaitEvent(a, taken, 0) == cudaSuccess);
+  }
+  REQUIRE(cudaMemsetAsync(data.data(), 2, 64, a) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(a) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(b) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(filled) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(taken) == cudaSuccess);
+  return to[0] == 1 && to[63] == 1;
+}
+
 /// The fault that `f` leaves behind.
 template <class F>
 dyncp_emulation::fault fault_of(F f, const dyncp_emulation::world_options& options = {}) {
@@ -262,6 +296,14 @@ TEST_CASE("shared memory: a missing barrier, and memory that nobody wrote") {
   CHECK(failures([](std::uint64_t s) { return share_right(share_bug::no_barrier, s); }) > 0);
   CHECK(failures([](std::uint64_t s) { return share_right(share_bug::uninitialised, s); }) ==
         seeds);
+}
+
+TEST_CASE("streams: a wait is missing before the read, or before the next write") {
+  CHECK(failures([](std::uint64_t s) { return streams_right(stream_bug::none, s); }) == 0);
+  if (dyncp_emulation::thread_sanitizer) return;  // which reports them, see races.cpp
+  for (const auto bug : {stream_bug::no_wait_before_read, stream_bug::no_wait_before_write}) {
+    CHECK(failures([bug](std::uint64_t s) { return streams_right(bug, s); }) > 0);
+  }
 }
 
 TEST_CASE("blocks that count on the order of blocks") {

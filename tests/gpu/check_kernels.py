@@ -38,8 +38,8 @@ def short(names):
     """attention_forward_kernel<bfloat16, 128>, for each mangled name."""
     text = subprocess.run(["c++filt"], input="\n".join(names), check=True, capture_output=True,
                           text=True).stdout
-    return [re.sub(r"\(.*$|^void |dyncp::|v0::|cuda::|\(anonymous namespace\)::", "", line)
-            for line in text.splitlines()]
+    spaces = re.compile(r"^void |dyncp::|v0::|cuda::|\(anonymous namespace\)::")
+    return [re.sub(r"\(.*$", "", spaces.sub("", line)) for line in text.splitlines()]
 
 
 def main():
