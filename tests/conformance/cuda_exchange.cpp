@@ -29,6 +29,16 @@ constexpr dyncp::pool_strategy strategies[] = {dyncp::pool_strategy::logical,
 
 }  // namespace
 
+TEST_CASE("a small case with every seed") {
+  for (std::int64_t seed = 1; seed <= 50 * dyncp_test::count_or(2); ++seed) {
+    const std::int32_t ranks = std::initializer_list<std::int32_t>{2, 3, 5, 8}.begin()[seed % 4];
+    INFO(ranks << " ranks, seed " << seed);
+    runner_type runner(ranks, static_cast<std::uint64_t>(seed));
+    dyncp_test::check_collectives(runner);
+    dyncp_test::check_pool(runner, strategies[seed / 4 % 2]);
+    dyncp_test::check_empty_messages(runner);
+  }
+}
 TEST_CASE("exchanges shift messages of all sizes by all distances") {
   for_each_world({1, 2, 3, 4, 8}, [](auto& runner) {
     for (auto strategy : strategies) dyncp_test::check_exchanges(runner, strategy);

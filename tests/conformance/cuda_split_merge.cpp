@@ -22,6 +22,16 @@ void for_each_world(F f) {
 
 }  // namespace
 
+TEST_CASE("a small case with every seed") {
+  for (std::int64_t seed = 1; seed <= 25 * dyncp_test::count_or(4); ++seed) {
+    const auto ranks = static_cast<std::int32_t>(2 + seed % 7);
+    INFO(ranks << " ranks, seed " << seed);
+    dyncp_test::emulated_runner<dyncp_test::DYNCP_TEST_FABRIC> runner(
+        ranks, static_cast<std::uint64_t>(seed));
+    dyncp_test::random draw(static_cast<std::uint64_t>(seed));
+    dyncp_test::check_plan(runner, dyncp_test::random_plan(draw, ranks), 4);
+  }
+}
 TEST_CASE("random plans: every row arrives once, in its place") {
   for_each_world(
       [](auto& runner) { dyncp_test::check_random_plans(runner, dyncp_test::count_or(4)); });

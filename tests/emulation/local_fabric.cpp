@@ -29,7 +29,7 @@ constexpr std::uint64_t seeds = 60;
 
 }  // namespace
 
-TEST_CASE("a message is what the sender's stream had made, and memory is free behind the exchange") {
+TEST_CASE("a message is what the sender had made, and memory is free behind the exchange") {
   // Round after round each rank makes a value, sends it on, overwrites it at once, and the place
   // where the next message lands is read just before.
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {

@@ -2,9 +2,8 @@
 // NCCL as far as the library uses it, between the ranks of the emulated world. Stricter than the
 // real one: what that answers with undefined behaviour is a named error here. Communicators do
 // their work in the background, on fibers of their own, as nonblocking ones do.
-#include "emulation/nccl.hpp"
-
 #include "emulation/free_memory.hpp"
+#include "emulation/nccl_ledger.hpp"
 #include "emulation/sanitizers.hpp"
 #include "emulation/world.hpp"
 
@@ -28,6 +27,7 @@ namespace {
 
 using dyncp_emulation::emulated_stream;
 using dyncp_emulation::fault_kind;
+using dyncp_emulation::ledger_of_nccl;
 using dyncp_emulation::memory_kind;
 using dyncp_emulation::unchecked;
 using dyncp_emulation::world;
@@ -104,21 +104,24 @@ struct open_group {
 
 struct registry {
   std::uint64_t ids = 0;
+  std::uint64_t era = 0;
   std::map<std::string, std::shared_ptr<clique>> meeting;  // by id, until all have come
   std::map<int, open_group> groups;                        // by rank of the world
-  std::set<int> dead;
-  std::string misuse;
-  std::int64_t live = 0;
 };
 registry& all() {
   static registry r;
+  if (r.era != ledger_of_nccl().era) {
+    r.meeting.clear();
+    r.groups.clear();
+    r.era = ledger_of_nccl().era;
+  }
   return r;
 }
 
-bool comm_state::ended() const { return aborted || all().dead.count(owner) != 0; }
+bool comm_state::ended() const { return aborted || ledger_of_nccl().dead.count(owner) != 0; }
 
 ncclResult_t misused(const std::string& text, ncclResult_t code = ncclInvalidUsage) {
-  if (all().misuse.empty()) all().misuse = text;
+  if (ledger_of_nccl().misuse.empty()) ledger_of_nccl().misuse = text;
   return code;
 }
 
@@ -191,14 +194,14 @@ ncclComm* make(const std::shared_ptr<clique>& group, int rank, bool blocking) {
   c->owner = world::current()->rank();
   c->blocking = blocking;
   c->proxy = world::current()->open_stream(c->device);
-  ++all().live;
+  ++ledger_of_nccl().live;
   return new ncclComm{c};
 }
 
 void dispose(ncclComm* comm) {
   give_memory(*comm->state);
   world::current()->close_stream(comm->state->proxy);
-  --all().live;
+  --ledger_of_nccl().live;
   delete comm;
 }
 
@@ -365,19 +368,6 @@ ncclResult_t add_operation(bool send, void* data, std::size_t count, ncclDataTyp
 
 }  // namespace
 
-namespace dyncp_emulation {
-
-const std::string& nccl_misuse() { return all().misuse; }
-std::int64_t nccl_live_communicators() { return all().live; }
-void nccl_kill(std::int32_t rank) { all().dead.insert(rank); }
-void nccl_reset() {
-  const std::uint64_t ids = all().ids;
-  all() = registry{};
-  all().ids = ids;
-}
-
-}  // namespace dyncp_emulation
-
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
@@ -462,7 +452,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
     c->owner = owner;
     c->blocking = blocking;
     c->proxy = world::current()->open_stream(device);
-    ++all().live;
+    ++ledger_of_nccl().live;
     *child = new ncclComm{c};
     ++c->busy;
     world::current()->enqueue(c->proxy, [c] {
@@ -527,7 +517,7 @@ const char* ncclGetErrorString(ncclResult_t code) {
 
 const char* ncclGetLastError(ncclComm_t comm) {
   if (comm != nullptr && !comm->state->text.empty()) return comm->state->text.c_str();
-  return all().misuse.c_str();
+  return ledger_of_nccl().misuse.c_str();
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {

@@ -406,6 +406,31 @@ TEST_CASE("host messages of every length") {
   });
 }
 
+TEST_CASE("a split waits for the exchanges before it") {
+  const cuda::process_bootstrap board(2, deadline_us);
+  run(2, [&](std::int32_t rank) {
+    auto backend = create({.ordinal = rank, .rank = rank}, board.of(rank));
+    REQUIRE(backend.has_value());
+    auto& fabric = backend->fabric();
+    auto all = fabric.open();
+    REQUIRE(all.has_value());
+    const auto s = backend->device().comm_stream();
+    auto memory = backend->device().allocate(16);
+    REQUIRE(memory.has_value());
+    REQUIRE(backend->device().fill_zero(memory->data(), 16, s));
+    const outgoing out{1 - rank, memory->data(), 8};
+    const incoming in{1 - rank, static_cast<char*>(memory->data()) + 8, 8};
+    for (int i = 0; i < 5; ++i) {
+      for (int k = 0; k < 4; ++k) REQUIRE(fabric.exchange(*all, {&out, 1}, {&in, 1}, s));
+      auto child = fabric.split(*all, 0, rank);
+      REQUIRE_MESSAGE(child.has_value(), child.error().message());
+      fabric.close(*child);
+    }
+    CHECK(fabric.synchronize(s));
+    fabric.close(*all);
+  });
+}
+
 TEST_CASE("a split without a color is refused") {
   run(1, [&](std::int32_t) {
     auto backend = create({}, {});

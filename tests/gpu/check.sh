@@ -152,8 +152,8 @@ run() {  # SECONDS NAME [ARGUMENT...]
 }
 # Each instruction alone, then kernels, then whole rings: the first failure says most.
 for name in wrappers fragments rows attention conformance; do
-  case " ${programs[*]} " in *" $name "*) run 60 "$name" ;; esac
+  case " ${programs[*]} " in *" $name "*) run 120 "$name" ;; esac
 done
-run 120 table
+run 100 table
 echo "$failed failed"
 [ $failed -eq 0 ]

@@ -43,9 +43,16 @@ int main() {
     std::printf("%s\n", fits.error().message().c_str());
     return 1;
   }
+  const auto nccl_fits =
+      dyncp::cuda::check_nccl(library.nccl_version, dyncp::cuda::abi::nccl_runtime_version());
+  if (!nccl_fits && nccl_fits.error().code != dyncp::errc::unsupported) {
+    std::printf("%s\n", nccl_fits.error().message().c_str());
+    return 1;
+  }
   std::printf("dyncp %d.%d.%d\n", library.version_major, library.version_minor,
               library.version_patch);
   dyncp::cuda::local_world world({.ranks = 1});
+  std::printf("NCCL %d\n", library.nccl_version);
   const bool local = told("threads", use(dyncp::cuda::local_backend::create(world, {})));
   const bool nccl = told("NCCL", use(dyncp::cuda::nccl_backend::create({}, {})));
   return local && nccl ? 0 : 1;

@@ -120,7 +120,8 @@ class nccl_fabric {
 
   /// Collective over the ranks of `connection`; each pool gets a communicator of its own.
   ///
-  /// Errors: those of check_nccl; out_of_memory; invalid_argument for a bootstrap without broadcast.
+  /// Errors: those of check_nccl; out_of_memory; invalid_argument for a bootstrap without
+  /// broadcast.
   [[nodiscard]] static result<std::unique_ptr<nccl_fabric>> create(
       device& local, const bootstrap& connection, const nccl_options& options = {}) {
     if (connection.ranks < 1 || connection.rank < 0 || connection.rank >= connection.ranks ||
@@ -388,7 +389,15 @@ class nccl_fabric {
                                         std::int32_t key) {
     DYNCP_TRY(called(abi::nccl_begin_split(device_->handle(), parent.handle, color, key, request(),
                                            &e.handle)));
-    return wait_for(e.family, [] { return "all ranks at a split of a communicator"; }, parent);
+    auto made = wait_for(e.family, [] { return "all ranks at a split of a communicator"; }, parent);
+    // A parent that is not aborted goes on with it, and may write the handle after this object has
+    // gone: the few bytes are left to it for good.
+    if (!made && !parent.may_abort) {
+      for (const auto& kept : entries_) {
+        if (kept.get() == &e) static_cast<void>(new std::shared_ptr<entry>(kept));
+      }
+    }
+    return made;
   }
 
   [[nodiscard]] result<void> finish_making(entry& e, const char* what) {
