@@ -152,13 +152,30 @@ TEST_CASE("errors name the path in the file") {
          "p.json: source_lines has 1 items for 2 seqlens");
 }
 
-TEST_CASE("deep nesting and duplicate keys do no harm") {
+TEST_CASE("deep nesting does no harm, a key that stands twice is named") {
   std::string deep = "{\"x\":";
   for (int i = 0; i < 200000; ++i) deep += '[';
   CHECK_FALSE(dyncp::parse_plan(deep, "p.json"));
   for (int i = 0; i < 200000; ++i) deep += ']';
   CHECK_FALSE(dyncp::parse_plan(deep + "}", "p.json"));
-  CHECK(dyncp::parse_plan(changed("{", "{\"num_ranks\":7,"), "p.json"));
+  const dyncp::error twice = error_of(changed("{", "{\"num_ranks\":7,"));
+  CHECK(twice.code == dyncp::errc::parse_error);
+  CHECK(twice.what == "p.json: an object has the key 'num_ranks' twice");
+  // In different objects a key may stand as often as there are objects, as "start" does.
+  CHECK(dyncp::parse_plan(small, "p.json"));
+}
+
+TEST_CASE("sections that are no objects are named, not passed over") {
+  for (const char* section : {"limits", "parallel", "model", "cluster", "pad"}) {
+    for (const char* value : {"5", "[]", "\"none\"", "null"}) {
+      CAPTURE(section);
+      CAPTURE(value);
+      const dyncp::error e =
+          error_of(changed("\"seqlens\"", "\"" + std::string(section) + "\":" + value + ",\"seqlens\""));
+      CHECK(e.code == dyncp::errc::parse_error);
+      CHECK(e.what.find(section) != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("specs are read by the names of their fields") {

@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -114,28 +115,45 @@ TEST_CASE("wlb_llm_stream sends every sequence exactly once") {
     p.parallel.static_cp = static_cast<std::int32_t>(1 << rng.between(0, 2));
     if (rng.chance(0.5)) p.limits.micro_batches = static_cast<std::int32_t>(rng.between(1, 3));
     const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
-    dyncp::wlb_llm_stream stream({20, 30}, rng.between(20, 80));
+    const std::int64_t max_delay = rng.between(0, 3);
+    dyncp::wlb_llm_stream stream({20, 30}, rng.between(20, 80), max_delay);
     std::map<std::int64_t, std::int64_t> length_of;
+    std::map<std::int64_t, std::int64_t> step_of;
     std::map<std::int64_t, int> sent;
-    const auto take = [&](const dyncp::wlb_step& step) {
+    const auto take = [&](const dyncp::wlb_step& step, std::int64_t now) {
       dyncp::problem out = p;
       out.sequences = step.batch;
       REQUIRE(dyncp::validate(step.plan, out).empty());
+      std::int64_t late = 0;
+      std::int64_t longest = 0;
       for (const dyncp::sequence& s : step.batch) {
         REQUIRE(length_of[s.id] == s.length);
         ++sent[s.id];
+        late += step_of[s.id] < now ? 1 : 0;
+        longest = std::max(longest, now - step_of[s.id]);
       }
+      REQUIRE(step.late == late);
+      REQUIRE(step.longest_delay == longest);
+      if (max_delay > 0) REQUIRE(longest <= max_delay);
     };
     std::int64_t id = 0;
     for (std::int64_t step = 0; step < 6; ++step) {
       p.sequences.clear();
       for (std::int64_t n = rng.between(1, 12); n > 0; --n) {
         p.sequences.push_back({id, rng.between(1, 40)});
+        step_of[id] = step;
         length_of[id++] = p.sequences.back().length;
       }
-      const auto made = stream.next(p, cost);
+      const bool bounded = max_delay > 0;
+      auto made = stream.next(p, cost);
+      if (!made && bounded && p.limits.micro_batches > 0) {
+        // The bound of the delay and the fixed M exclude each other: nothing was taken in.
+        REQUIRE(made.error().code == dyncp::errc::not_found);
+        p.limits.micro_batches = 0;
+        made = stream.next(p, cost);
+      }
       REQUIRE(made);
-      take(*made);
+      take(*made, step);
       REQUIRE(stream.waiting() == made->waiting);
       REQUIRE(static_cast<std::int64_t>(sent.size()) + stream.waiting() == id);
     }
@@ -143,7 +161,7 @@ TEST_CASE("wlb_llm_stream sends every sequence exactly once") {
       p.limits.micro_batches = 0;
       const auto rest = stream.flush(p, cost);
       REQUIRE(rest);
-      take(*rest);
+      take(*rest, 6);
     }
     REQUIRE(stream.waiting() == 0);
     REQUIRE(static_cast<std::int64_t>(sent.size()) == id);

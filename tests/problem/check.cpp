@@ -65,8 +65,20 @@ TEST_CASE("limits of 0 or below hold no token") {
   dyncp::problem p = small_problem();
   p.limits.max_tokens_per_rank = 1;
   CHECK(check(p));
-  p.limits.max_tokens_per_rank = INT64_MAX;
+  p.limits.max_tokens_per_rank = std::int64_t{1} << 40;
   CHECK(check(p));
+}
+
+TEST_CASE("limits that no plan file holds are refused") {
+  constexpr std::int64_t most = std::int64_t{1} << 40;
+  for (const std::int64_t limit : {most + 1, INT64_MAX}) {
+    dyncp::problem p = small_problem();
+    p.limits.max_tokens_per_rank = limit;
+    expect_error(check(p), errc::invalid_argument, limit, most, "max-tokens-per-rank");
+    p = small_problem();
+    p.limits.max_inflight_tokens = limit;
+    expect_error(check(p), errc::invalid_argument, limit, most, "max-inflight-tokens");
+  }
 }
 
 TEST_CASE("a limit below the alignment of every group") {
@@ -113,7 +125,7 @@ TEST_CASE("the largest layout and padding do not overflow") {
                .shard_multiple = 1 << 24};
   // 2^21 * 4095 and 2^24 - 3 share no factor: their product.
   CHECK(dyncp::alignment(p.padding, 1 << 20) == 144079977940254720);
-  p.limits.max_tokens_per_rank = INT64_MAX;
+  p.limits.max_tokens_per_rank = std::int64_t{1} << 40;
   const auto bad = check(p);  // no pack of 2^31 - 1 tokens holds a multiple of it
   REQUIRE_FALSE(bad);
   CHECK(bad.error().code == errc::invalid_argument);

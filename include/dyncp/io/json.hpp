@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -175,7 +176,8 @@ class json_view {
   std::size_t index_ = 0;
 };
 
-/// Finds the place of the first error in a text that is not JSON.
+/// Finds the place of the first error in a text that is not JSON, or that names a key of an object
+/// twice: readers differ in which of the two they take.
 class json_error_finder : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -185,9 +187,19 @@ class json_error_finder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool string(string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
+  bool start_object(std::size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (open_.back().insert(name).second) return true;
+    twice_ = name;
+    return false;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
   bool start_array(std::size_t) override { return true; }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string& last_token,
@@ -199,18 +211,28 @@ class json_error_finder : public nlohmann::json_sax<nlohmann::json> {
 
   [[nodiscard]] std::size_t position() const noexcept { return position_; }
   [[nodiscard]] const std::string& token() const noexcept { return token_; }
+  /// A key that an object has twice.
+  [[nodiscard]] const std::optional<std::string>& twice() const noexcept { return twice_; }
 
  private:
   std::size_t position_ = 0;  // bytes read, counted from 1
   std::string token_;
+  std::optional<std::string> twice_;
+  std::vector<std::set<std::string>> open_;  // the keys of each object that is open
 };
 
 [[nodiscard]] inline result<nlohmann::json> parse_json(std::string_view text,
                                                        const std::string& source) {
-  nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
-  if (!document.is_discarded()) return document;
   json_error_finder finder;
-  nlohmann::json::sax_parse(text, &finder);
+  if (nlohmann::json::sax_parse(text, &finder)) {
+    return nlohmann::json::parse(text, nullptr, false);
+  }
+  if (finder.twice()) {
+    return make_error(errc::parse_error,
+                      source + ": an object has the key " + text::quoted(*finder.twice()) +
+                          " twice",
+                      "keep one of them");
+  }
   std::int64_t line = 1;
   std::int64_t column = 1;
   for (const char c : text.substr(0, finder.position() == 0 ? 0 : finder.position() - 1)) {
@@ -345,6 +367,7 @@ inline constexpr std::int64_t most_multiple = std::int64_t{1} << 24;
 
 [[nodiscard]] inline result<parallel_spec> read_parallel(const json_view& view,
                                                          std::int32_t ranks) {
+  if (!view.is_object()) return view.fail(errc::parse_error, "is " + view.type() + ", not an object");
   parallel_spec p;
   p.ranks = ranks;
   for (auto [key, member] : {std::pair{"pp", &p.pp}, {"vpp", &p.vpp}, {"tp", &p.tp},
@@ -365,6 +388,7 @@ inline constexpr std::int64_t most_multiple = std::int64_t{1} << 24;
 
 [[nodiscard]] inline result<plan_limits> read_limits(const json_view& view, std::int64_t limit) {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
+  if (!view.is_object()) return view.fail(errc::parse_error, "is " + view.type() + ", not an object");
   plan_limits l;
   l.max_tokens_per_rank = limit;
   if (auto ok = read_member<std::int64_t>(view, "max_inflight_tokens", l.max_inflight_tokens, 0,

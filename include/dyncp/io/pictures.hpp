@@ -61,8 +61,9 @@ inline void draw_boxes(svg_writer& svg, const boxes_by_color& boxes) {
   }
 }
 
+// `rows` says what a row is, in a picture of operations.
 inline void draw_cp_legend(svg_writer& svg, double x, double y,
-                           const std::set<std::int32_t>& sizes, bool directions) {
+                           const std::set<std::int32_t>& sizes, const std::string& rows = {}) {
   svg.text(x, y, "CP size", 12, palette::faint);
   x += 54;
   for (const std::int32_t c : sizes) {
@@ -70,7 +71,7 @@ inline void draw_cp_legend(svg_writer& svg, double x, double y,
     svg.text(x + 16, y, std::to_string(c), 12);
     x += 28 + 8.0 * static_cast<double>(std::to_string(c).size());
   }
-  if (!directions) return;
+  if (rows.empty()) return;
   x += 12;
   svg.fill({x, y - 10, 12, 12}, palette::faint, 0.55);
   svg.text(x + 16, y, "forward (pale)", 12);
@@ -78,7 +79,7 @@ inline void draw_cp_legend(svg_writer& svg, double x, double y,
   svg.text(x + 128, y, "backward", 12);
   svg.fill({x + 202, y - 10, 12, 12}, palette::empty);
   svg.text(x + 218, y, "bubble", 12);
-  svg.text(x + 282, y, "rows of a rank are its stages, the first on top", 12, palette::faint);
+  svg.text(x + 282, y, rows, 12, palette::faint);
 }
 
 /// Ranks to draw: all while their rows fit, else some at even distances, if possible a divisor of
@@ -200,7 +201,14 @@ class timeline_panel {
   svg_writer svg(width, head + upper.height() + lower.height() + 10, title);
   svg.text(detail::timeline_panel::left, 24, title, 16, palette::ink, svg_writer::anchor::start,
            true);
-  detail::draw_cp_legend(svg, detail::timeline_panel::left, 46, sizes, true);
+  const auto shown = detail::ranks_to_draw(after.priced.num_ranks, after.stages).size();
+  const std::int32_t all = after.priced.num_ranks;
+  detail::draw_cp_legend(svg, detail::timeline_panel::left, 46, sizes,
+                         "rows of a rank are its stages, the first on top" +
+                             (static_cast<std::int32_t>(shown) < all
+                                  ? "; " + std::to_string(shown) + " of " + std::to_string(all) +
+                                        " ranks are drawn"
+                                  : std::string{}));
   upper.draw(svg, head);
   lower.draw(svg, head + upper.height());
   return svg.take();
@@ -220,7 +228,7 @@ class timeline_panel {
   svg_writer svg(width, top + height + 34, plan.title);
   svg.text(left, 20, plan.title, 14, palette::ink, svg_writer::anchor::start, true);
   svg.text(left, 38, plan.subtitle, 12, palette::faint);
-  detail::draw_cp_legend(svg, left, 56, detail::sizes_in(priced), false);
+  detail::draw_cp_legend(svg, left, 56, detail::sizes_in(priced));
   svg.fill({left, top, columns * column, height}, palette::empty);
 
   ticks longest = 1;

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -125,6 +126,8 @@ struct wlb_step {
   std::vector<sequence> batch;  ///< what the plan's indices mean; ids and lengths kept
   dyncp::plan plan;
   std::int64_t waiting = 0;  ///< sequences held back for later steps
+  std::int64_t late = 0;     ///< of this step's sequences, those taken in by earlier ones
+  std::int64_t longest_delay = 0;  ///< steps that the oldest of them has waited
 };
 
 /// WLB-LLM over a stream of batches: outliers wait until there is one for every pack.
@@ -134,61 +137,92 @@ struct wlb_step {
 /// 2. What was left from the last step, the new ones that are no outliers and the released ones are
 ///    packed as in step 2 of `wlb_llm`; what fits nowhere is left for the next step.
 /// M is fixed by the limits or that of the new batch, as in step 1 of `wlb_llm`. Every sequence
-/// goes out exactly once; `flush` sends all that waits. Not thread-safe: one object is one stream.
+/// goes out exactly once; `flush` sends all that waits.
+///
+/// The original bounds no delay. With `max_delay` D > 0 no sequence goes out more than D steps after
+/// the one that took it in: what has waited D steps leaves its queue, and M goes up until all such
+/// sequences have room. Not thread-safe: one object is one stream.
 class wlb_llm_stream {
  public:
   /// `thresholds`: lengths, ascending; empty: nothing is an outlier. `window_tokens` as above.
-  explicit wlb_llm_stream(std::vector<std::int64_t> thresholds, std::int64_t window_tokens = 0)
+  /// `max_delay`: steps; 0: no bound.
+  explicit wlb_llm_stream(std::vector<std::int64_t> thresholds, std::int64_t window_tokens = 0,
+                          std::int64_t max_delay = 0)
       : thresholds_(std::move(thresholds)),
         window_tokens_(window_tokens),
+        max_delay_(max_delay),
         queues_(thresholds_.size()) {
     std::sort(thresholds_.begin(), thresholds_.end());
   }
 
   /// Takes prob.sequences in; on an error nothing has been taken in.
-  /// Errors: as `wlb_llm`; not_found when the packs of this step cannot be a plan (idle ranks).
+  /// Errors: as `wlb_llm`; not_found when the packs of this step cannot be a plan (idle ranks), or
+  /// when what has waited `max_delay` steps has no room in a fixed M.
   template <cost_model Cost>
   [[nodiscard]] result<wlb_step> next(const problem& prob, const Cost& cost) {
     auto checked = check_batch(prob);
     if (!checked) return checked.error();
-    const std::int64_t m = prob.limits.micro_batches > 0
-                               ? prob.limits.micro_batches
-                               : detail::wlb_micro_batches(prob, *checked, window(prob));
-    const auto packs = static_cast<std::size_t>(m) *
-                       static_cast<std::size_t>(prob.parallel.ranks / prob.parallel.static_cp);
-    std::vector<std::deque<sequence>> queues = queues_;
-    problem now = prob;
-    now.sequences = left_;
+    const bool fixed = prob.limits.micro_batches > 0;
+    std::int64_t m = fixed ? prob.limits.micro_batches
+                           : detail::wlb_micro_batches(prob, *checked, window(prob));
+    const std::int64_t lanes = prob.parallel.ranks / prob.parallel.static_cp;
+    std::vector<std::deque<held>> queues = queues_;
+    std::vector<held> due = left_;
     for (const sequence& s : prob.sequences) {
       const auto reached = static_cast<std::size_t>(
           std::upper_bound(thresholds_.begin(), thresholds_.end(), s.length) - thresholds_.begin());
       if (reached == 0) {
-        now.sequences.push_back(s);
+        due.push_back({s, step_});
       } else {
-        queues[reached - 1].push_back(s);
+        queues[reached - 1].push_back({s, step_});
       }
     }
-    for (std::deque<sequence>& queue : queues) {
-      if (queue.size() < packs) continue;
-      const auto end = queue.begin() + static_cast<std::ptrdiff_t>(packs);
-      now.sequences.insert(now.sequences.end(), queue.begin(), end);
+    const auto packs = static_cast<std::size_t>(m * lanes);
+    for (std::deque<held>& queue : queues) {
+      std::size_t released = queue.size() < packs ? 0 : packs;
+      while (released < queue.size() && is_overdue(queue[released])) ++released;
+      const auto end = queue.begin() + static_cast<std::ptrdiff_t>(released);
+      due.insert(due.end(), queue.begin(), end);
       queue.erase(queue.begin(), end);
     }
+    problem now = prob;
+    now.sequences.clear();
+    for (const held& h : due) now.sequences.push_back(h.what);
     auto items = check_batch(now);
     if (!items) return items.error();
-    const detail::wlb_packs filled = detail::fill_by_work(now, cost, *items, packs, capacity(now));
-    std::vector<sequence> left;
-    for (const std::int32_t i : filled.left) {
-      for (const std::int32_t s : (*items)[static_cast<std::size_t>(i)].members) {
-        left.push_back(now.sequences[static_cast<std::size_t>(s)]);
+    for (;; m += micro_batch_multiple(prob)) {  // ends: with a pack for each item, all have room
+      const detail::wlb_packs filled = detail::fill_by_work(
+          now, cost, *items, static_cast<std::size_t>(m * lanes), capacity(now));
+      std::vector<held> left;
+      for (const std::int32_t i : filled.left) {
+        for (const std::int32_t s : (*items)[static_cast<std::size_t>(i)].members) {
+          left.push_back(due[static_cast<std::size_t>(s)]);
+        }
       }
+      if (std::any_of(left.begin(), left.end(), [&](const held& h) { return is_overdue(h); })) {
+        if (!fixed) continue;
+        return error{errc::not_found,
+                     "sequences that have waited " + std::to_string(max_delay_) +
+                         " steps have no room in " + std::to_string(m) + " micro-batches",
+                     m, m + micro_batch_multiple(prob),
+                     "leave the number of micro-batches open, or allow a longer delay"};
+      }
+      auto step = send(now, *items, filled.packs);
+      if (!step) return step.error();
+      for (const held& h : due) {
+        const bool stays = std::any_of(left.begin(), left.end(), [&](const held& l) {
+          return l.what.id == h.what.id && l.since == h.since;
+        });
+        if (stays || h.since == step_) continue;
+        ++step->late;
+        step->longest_delay = std::max(step->longest_delay, step_ - h.since);
+      }
+      left_ = std::move(left);
+      queues_ = std::move(queues);
+      ++step_;
+      step->waiting = waiting();
+      return step;
     }
-    auto step = send(now, *items, filled.packs);
-    if (!step) return step.error();
-    left_ = std::move(left);
-    queues_ = std::move(queues);
-    step->waiting = waiting();
-    return step;
   }
 
   /// All that waits, by the one-batch form. Requires waiting() > 0 to make sense; prob.sequences is
@@ -196,25 +230,40 @@ class wlb_llm_stream {
   template <cost_model Cost>
   [[nodiscard]] result<wlb_step> flush(const problem& prob, const Cost& cost) {
     problem now = prob;
-    now.sequences = left_;
-    for (const std::deque<sequence>& queue : queues_) {
-      now.sequences.insert(now.sequences.end(), queue.begin(), queue.end());
+    now.sequences.clear();
+    std::int64_t oldest = step_;
+    const auto take = [&](const held& h) {
+      now.sequences.push_back(h.what);
+      oldest = std::min(oldest, h.since);
+    };
+    for (const held& h : left_) take(h);
+    for (const std::deque<held>& queue : queues_) {
+      for (const held& h : queue) take(h);
     }
     auto made = wlb_llm{window_tokens_}.pack(now, cost);
     if (!made) return made.error();
     left_.clear();
-    for (std::deque<sequence>& queue : queues_) queue.clear();
-    return wlb_step{std::move(now.sequences), std::move(*made), 0};
+    for (std::deque<held>& queue : queues_) queue.clear();
+    const auto late = static_cast<std::int64_t>(now.sequences.size());
+    return wlb_step{std::move(now.sequences), std::move(*made), 0, late, step_ - oldest};
   }
 
   /// Sequences taken in and not sent out yet.
   [[nodiscard]] std::int64_t waiting() const noexcept {
     auto sum = static_cast<std::int64_t>(left_.size());
-    for (const std::deque<sequence>& q : queues_) sum += static_cast<std::int64_t>(q.size());
+    for (const std::deque<held>& q : queues_) sum += static_cast<std::int64_t>(q.size());
     return sum;
   }
 
  private:
+  struct held {
+    sequence what;
+    std::int64_t since = 0;  // the step that took it in
+  };
+
+  [[nodiscard]] bool is_overdue(const held& h) const noexcept {
+    return max_delay_ > 0 && step_ - h.since >= max_delay_;
+  }
   static std::int64_t capacity(const problem& prob) {
     return pack_capacity(prob, prob.parallel.static_cp);
   }
@@ -251,8 +300,10 @@ class wlb_llm_stream {
 
   std::vector<std::int64_t> thresholds_;
   std::int64_t window_tokens_;
-  std::vector<std::deque<sequence>> queues_;  // (thresholds): outliers, first in first out
-  std::vector<sequence> left_;                // what had no room in the last step
+  std::int64_t max_delay_;
+  std::int64_t step_ = 0;
+  std::vector<std::deque<held>> queues_;  // (thresholds): outliers, first in first out
+  std::vector<held> left_;                // what had no room in the last step
 };
 
 }  // namespace v0

@@ -95,6 +95,15 @@ inline result<void> check_padding(const problem& p) {
                    least, least == 0 ? "use 0 (no limit) or a positive number" : "use 1 or more"};
     }
   }
+  // What plan files hold; more tokens than a sequence may have are no limit at all.
+  for (auto [name, value, hint] :
+       {std::tuple{"max-tokens-per-rank", limits.max_tokens_per_rank, "use at most 2^40"},
+        {"max-inflight-tokens", limits.max_inflight_tokens, "use 0 for no limit"}}) {
+    if (value > max_sequence_length) {
+      return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value),
+                   value, max_sequence_length, hint};
+    }
+  }
   if (limits.micro_batch_multiple > (1 << 16)) {
     return error{errc::invalid_argument,
                  "micro-batch multiple is " + std::to_string(limits.micro_batch_multiple),
