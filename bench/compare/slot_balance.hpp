@@ -5,6 +5,7 @@
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/plan/plan.hpp>
 #include <dyncp/problem/problem.hpp>
+#include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/priced_plan.hpp>
 
 #include <algorithm>
@@ -22,7 +23,8 @@ struct slot_balance {
   std::int64_t uneven = 0;
 };
 
-/// How evenly a plan fills its slots.
+/// How evenly a plan fills its slots, where that matters: in the regions that end with the plan or
+/// at most 2 % before it. The others have time to spare, and the packer spends no search on them.
 ///
 /// A slot is one micro-batch of one region; regions are the blocks of ranks that no group of the
 /// plan leaves, at least a node: each is a pipeline of its own, so slots of different regions need
@@ -62,6 +64,16 @@ struct slot_balance {
   const double overhead =
       cost.forward_parts(nothing, 1, dyncp::link::nvlink, 0).total_s() +
       cost.backward_parts(nothing, 1, dyncp::link::nvlink, 0).total_s();
+  // Which regions decide when the plan ends.
+  std::vector<dyncp::ticks> end(region.size(), 0);
+  const dyncp::timeline trace =
+      dyncp::event_simulator{}.trace(priced, {prob.parallel.pp, prob.parallel.vpp});
+  for (const dyncp::timeline_slice& slice : trace.slices) {
+    const dyncp::rank_range ranks = priced.ranks[static_cast<std::size_t>(slice.group)];
+    dyncp::ticks& last =
+        end[static_cast<std::size_t>(region[static_cast<std::size_t>(ranks.begin)])];
+    last = std::max(last, slice.end);
+  }
   slot_balance found;
   for (std::size_t j = 0; j < plan.micro_batches.size(); ++j) {
     std::vector<double> slowest(region.size(), 0);
@@ -91,7 +103,7 @@ struct slot_balance {
       }
     }
     for (std::size_t r = 0; r < region.size(); ++r) {
-      if (slowest[r] <= 0) continue;
+      if (slowest[r] <= 0 || end[r] < trace.makespan - trace.makespan / 50) continue;
       const auto w = static_cast<std::size_t>(width[r]);
       double bound = std::max(work[r] / width[r], longest[r]);
       std::sort(parts[r].begin(), parts[r].end(), std::greater<>{});

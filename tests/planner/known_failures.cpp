@@ -371,9 +371,9 @@ TEST_CASE("AReaL: the divisor of the count holds for few sequences") {
   p.limits.micro_batch_multiple = 4;
   const dyncp::plan plan = valid(p);
   CHECK(plan.num_micro_batches() == 8);
-  // Three micro-batches without a pack, and none in between.
-  CHECK(plan.micro_batches[4].packs.size() == 1);
-  for (std::size_t j = 5; j < 8; ++j) CHECK(plan.micro_batches[j].packs.empty());
+  // Three micro-batches without a pack, at the head, and none in between.
+  for (std::size_t j = 0; j < 3; ++j) CHECK(plan.micro_batches[j].packs.empty());
+  for (std::size_t j = 3; j < 8; ++j) CHECK(plan.micro_batches[j].packs.size() == 1);
 }
 
 TEST_CASE("OpenRLHF#1287: counts are rounded up, since rounding down exceeds the cap") {
@@ -403,7 +403,9 @@ TEST_CASE("EasyR1#11004, #11012; slime#1838, #1860: more micro-batches than sequ
   p.limits.micro_batches = 3;
   const dyncp::plan three = valid(p);
   REQUIRE(three.num_micro_batches() == 3);
-  CHECK(three.micro_batches[2].packs.empty());
+  CHECK(three.micro_batches[0].packs.empty());
+  CHECK(three.micro_batches[1].packs.size() == 1);
+  CHECK(three.micro_batches[2].packs.size() == 1);
 }
 
 TEST_CASE("SkyRL#847: three sequences in four micro-batches: the fourth holds no copy of any") {
