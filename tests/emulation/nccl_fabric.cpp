@@ -281,6 +281,9 @@ TEST_CASE("on the trainer's communicator: split from it, or itself") {
           auto root = backend->fabric().open();
           REQUIRE(root.has_value());
           CHECK((root->native() == comm) == (adopted != cuda::adoption::child));
+          auto second = backend->fabric().open();
+          CHECK(second.has_value() == (adopted == cuda::adoption::child));
+          if (second) backend->fabric().close(*second);
           backend->fabric().close(*root);
         }
         // It is the trainer's still.

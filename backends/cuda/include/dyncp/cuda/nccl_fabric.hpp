@@ -35,7 +35,7 @@ namespace cuda {
 /// | adoption         | pools run on                 | after a failure                            |
 /// | ---------------- | ---------------------------- | ------------------------------------------ |
 /// | child            | a split of it for each pool  | the splits are aborted, it is left alone   |
-/// | direct           | itself: no memory besides    | it is left alone; what hangs on it hangs   |
+/// | direct           | itself, one at a time        | it is left alone; what hangs on it hangs   |
 /// | direct_may_abort | itself                       | it is aborted, and the caller's no more    |
 enum class adoption : std::int32_t { child, direct, direct_may_abort };
 
@@ -413,6 +413,11 @@ class nccl_fabric {
       return make_error(errc::unsupported, "rank " + std::to_string(rank()) +
                         ": a pool failed on the adopted communicator itself",
                         "give a new communicator, or adopt with adoption::child");
+    }
+    if (std::find(entries_.begin(), entries_.end(), adopted_) != entries_.end()) {
+      return make_error(errc::unsupported, "rank " + std::to_string(rank()) +
+                        ": a second pool on the adopted communicator itself",
+                        "close the first pool, or adopt with adoption::child");
     }
     adopted_->family = family;
     adopted_->number = ++communicators_;
