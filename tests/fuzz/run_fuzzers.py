@@ -24,13 +24,15 @@ def main():
     if shutil.which("clang++") is None:
         print("no clang++")
         return 77
+    eigen = subprocess.run(["pkg-config", "--cflags", "eigen3"], capture_output=True, text=True,
+                           check=True).stdout.split()
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for name, seeds in SEEDS.items():
             program = f"{folder}/{name}"
             built = subprocess.run(
                 ["clang++", "-std=c++20", "-O1", "-g", "-fsanitize=fuzzer,address,undefined",
-                 f"-I{root}/include", f"-I{root}/tests", f"{root}/tests/fuzz/{name}.cpp", "-o",
+                 f"-I{root}/include", f"-I{root}/tests", *eigen, f"{root}/tests/fuzz/{name}.cpp", "-o",
                  program], capture_output=True, text=True, check=False)
             if built.returncode != 0:
                 if "libclang_rt.fuzzer" in built.stderr:
