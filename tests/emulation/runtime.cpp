@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include <emulation_hooks.hpp>
@@ -52,7 +53,10 @@ cudaError_t state() {
   if (const cudaError_t now = state(); now != cudaSuccess) return now
 
 emulated_stream* as_stream(cudaStream_t s) { return reinterpret_cast<emulated_stream*>(s); }
-emulated_event* as_event(cudaEvent_t e) { return reinterpret_cast<emulated_event*>(e); }
+/// What waits for an event may outlive its handle.
+using event_handle = std::shared_ptr<emulated_event>;
+event_handle* as_handle(cudaEvent_t e) { return reinterpret_cast<event_handle*>(e); }
+const event_handle& as_event(cudaEvent_t e) { return *as_handle(e); }
 
 /// A stream that somebody made: the default stream is not.
 bool is_stream(cudaStream_t s) { return world::current()->is_stream(as_stream(s)); }
@@ -215,22 +219,22 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   DYNCP_REQUIRE_STATE();
   if (flags != cudaEventDisableTiming) return fail(cudaErrorInvalidValue);
-  *event = reinterpret_cast<cudaEvent_t>(new emulated_event);
+  *event = reinterpret_cast<cudaEvent_t>(new event_handle(std::make_shared<emulated_event>()));
   return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   if (world::current() == nullptr) {
-    delete as_event(event);
+    delete as_handle(event);
     return cudaErrorNoDevice;
   }
   // The work of an event may be queued still: it goes when that has passed.
   const unchecked scope;
-  emulated_event* const e = as_event(event);
-  static_cast<void>(world::current()->wait_until([e] {
+  const event_handle e = as_event(event);
+  static_cast<void>(world::current()->wait_until([&e] {
     return e->reached >= e->recorded || world::current()->first_fault().kind != fault_kind::none;
   }));
-  delete e;
+  delete as_handle(event);
   return cudaSuccess;
 }
 
@@ -238,7 +242,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const unchecked scope;
   DYNCP_REQUIRE_STATE();
   if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
-  emulated_event* const e = as_event(event);
+  const event_handle e = as_event(event);
   const std::uint64_t ticket = ++e->recorded;
   world::current()->enqueue(as_stream(stream), [e, ticket] {
     const unchecked inner;
@@ -252,12 +256,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   const unchecked scope;
   DYNCP_REQUIRE_STATE();
   if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
-  emulated_event* const e = as_event(event);
+  const event_handle e = as_event(event);
   const std::uint64_t ticket = e->recorded;
   if (ticket == 0) return cudaSuccess;
   world::current()->enqueue(as_stream(stream), [e, ticket] {
     const unchecked inner;
-    if (!world::current()->wait_until([e, ticket] { return e->reached >= ticket; })) return;
+    if (!world::current()->wait_until([&e, ticket] { return e->reached >= ticket; })) return;
     dyncp_emulation::acquire(&e->passed);
   });
   return cudaSuccess;
@@ -268,7 +272,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   DYNCP_REQUIRE_STATE();
   world::current()->yield();
   DYNCP_REQUIRE_STATE();
-  const emulated_event* const e = as_event(event);
+  const event_handle e = as_event(event);
   if (e->reached < e->recorded) return cudaErrorNotReady;
   dyncp_emulation::acquire(&as_event(event)->passed);
   return cudaSuccess;
