@@ -136,3 +136,17 @@ TEST_CASE("the fluid bound of the recorded github cells is what the first study 
           dyncp::to_seconds(dyncp::lower_bounds(p, cost).binding().value) * (1 - 1e-9));
   }
 }
+
+TEST_CASE("a limit that forces many micro-batches leaves a bound") {
+  // 1000 sequences of 10 tokens, 20 tokens a micro-batch: 250 of them at least. Interleaving takes
+  // multiples of five, and the largest M that is looked at, 192, is none.
+  dyncp::problem p = dyncp_test::reference_problem(std::vector<std::int64_t>(1000, 10), 2, 5, 20);
+  p.parallel.vpp = 2;
+  p.parallel.cp_sizes = {2};
+  const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
+  const dyncp::fluid_bound bound = dyncp::fluid_makespan_bound(p, cost);
+  // A rank runs 195 micro-batches, each with at least the fixed 3 ms on both chunks.
+  CHECK(bound.micro_batches == 195);
+  CHECK(bound.makespan_s > 195 * 2 * 0.003);
+  CHECK(bound.makespan_s < 2 * 195 * 2 * 0.003);
+}

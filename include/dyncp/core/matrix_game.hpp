@@ -17,8 +17,8 @@ inline namespace v0 {
 /// the columns (z >= 0, sum 1) has sum_j z_j * row_j <= v for every row so far. With paths as rows
 /// and shares of work as columns, that is how evenly divisible work can be spread.
 ///
-/// `value()` never exceeds the value of the game with more rows, so it is a lower bound at any time.
-/// It is at most 1e-6 below the value of the rows so far, up to rounding.
+/// `value()` never exceeds the value of the game with more rows, so it is a lower bound at any
+/// time. It is at most 1e-6 below the value of the rows so far, up to rounding.
 ///
 /// Method: 1 is added to all entries, so that v > 0. With u = z/v the game is the linear program
 /// max sum u_j, row . u <= 1, u >= 0; a new row cuts the optimum off, and dual simplex steps repair

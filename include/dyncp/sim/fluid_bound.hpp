@@ -32,36 +32,41 @@ namespace detail {
 class fluid_ranks {
  public:
   /// `peak_s` 0: no slot is larger than another need be.
+  /// M goes from what memory forces, `least_micro_batches`, to 192: more slots are no finer.
   fluid_ranks(pipeline pipe, double peak_s, double fixed_s, double forward_share,
-              std::int32_t least_micro_batches)
+              std::int64_t least_micro_batches)
       : pipe_(pipe),
         peak_s_(peak_s),
         fixed_s_(fixed_s),
         forward_share_(forward_share),
         step_(pipe.chunks > 1 ? pipe.stages : 1),
-        least_(least_micro_batches) {}
+        least_(static_cast<std::int32_t>(std::min<std::int64_t>(least_micro_batches, most))) {}
 
   struct value {
     double makespan_s = 0;
     std::int32_t micro_batches = 0;
   };
 
-  // M in steps of a quarter, until more of them no longer help.
+  // M in steps of a quarter, until more of them no longer help; the least one in any case.
   [[nodiscard]] value at(double work_s) {
     if (work_s <= peak_s_ - fixed_s_) return {peak_s_ * pipe_.stages, 1};
-    value best{std::numeric_limits<double>::max(), 0};
-    for (std::int32_t m = rounded(least_); m <= most; m = rounded(m + std::max(1, m / 4))) {
+    std::int32_t m = rounded(least_);
+    value best{makespan(work_s, m), m};
+    for (;;) {
+      m = rounded(m + std::max(1, m / 4));
+      if (m > most) return best;
       const double makespan_s = makespan(work_s, m);
       if (makespan_s < best.makespan_s) best = {makespan_s, m};
-      if (m > 4 * pipe_.stages && makespan_s > best.makespan_s) break;
+      if (m > 4 * pipe_.stages && makespan_s > best.makespan_s) return best;
     }
-    return best;
   }
 
  private:
   static constexpr std::int32_t most = 192;
 
-  [[nodiscard]] std::int32_t rounded(std::int32_t m) const { return (m + step_ - 1) / step_ * step_; }
+  [[nodiscard]] std::int32_t rounded(std::int32_t m) const {
+    return (m + step_ - 1) / step_ * step_;
+  }
 
   [[nodiscard]] double makespan(double work_s, std::int32_t m) {
     const double total = work_s + fixed_s_ * m;
@@ -103,9 +108,9 @@ class fluid_ranks {
 /// hidden, divided over M slots as suits 1F1B best (`fluid_pipeline`), each slot with its fixed
 /// time; the least over c, over M and over the place of the longest. Unlike the certificates of
 /// `lower_bounds` it knows that the bubble of a large slot cannot be avoided, and unlike them it is
-/// no certificate: it takes the longest's ratio of backward to forward for all work, walks M and two
-/// places of the longest instead of all, and stops games at 0.1 %. docs/algorithms.md says which
-/// steps are proven.
+/// no certificate: it takes the longest's ratio of backward to forward for all work, walks M and
+/// two places of the longest instead of all, and stops games at 0.1 %. docs/algorithms.md says
+/// which steps are proven.
 ///
 /// Requires a problem that `can_plan`. Some seconds: for reports, not for planning.
 template <cost_model Cost>
@@ -132,8 +137,7 @@ template <cost_model Cost>
         static_cast<double>(longest->forward) / static_cast<double>(longest->total());
     const double hosts = c;
     const auto packs = c == prob.parallel.ranks ? batch.packs_per_rank() : 1;
-    detail::fluid_ranks host(pipe, peak_s, fixed_s, forward_share,
-                             static_cast<std::int32_t>(std::min<std::int64_t>(packs, 192)));
+    detail::fluid_ranks host(pipe, peak_s, fixed_s, forward_share, packs);
     if (c == prob.parallel.ranks) {
       const auto v = host.at(work_s / hosts);
       if (v.makespan_s < best.makespan_s) best = {v.makespan_s, c, peak_s, v.micro_batches};
