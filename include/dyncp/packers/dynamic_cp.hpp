@@ -85,7 +85,8 @@ class dynamic_cp_run {
       const auto least = static_cast<std::int64_t>((tokens + room - 1) / room);
       return error{errc::infeasible,
                    std::to_string(m) + " micro-batches hold fewer tokens than the batch has", m,
-                   least, "use --micro-batches " + std::to_string(least) + " or more, or leave it open"};
+                   least,
+                   "use --micro-batches " + std::to_string(least) + " or more, or leave it open"};
     }
     if (prob_.limits.no_idle_ranks &&
         std::int64_t{items.count()} * items.sizes.back() < prob_.parallel.ranks) {

@@ -139,9 +139,9 @@ struct wlb_step {
 /// M is fixed by the limits or that of the new batch, as in step 1 of `wlb_llm`. Every sequence
 /// goes out exactly once; `flush` sends all that waits.
 ///
-/// The original bounds no delay. With `max_delay` D > 0 no sequence goes out more than D steps after
-/// the one that took it in: what has waited D steps leaves its queue, and M goes up until all such
-/// sequences have room. Not thread-safe: one object is one stream.
+/// The original bounds no delay. With `max_delay` D > 0 no sequence goes out more than D steps
+/// after the one that took it in: what has waited D steps leaves its queue, and M goes up until all
+/// such sequences have room. Not thread-safe: one object is one stream.
 class wlb_llm_stream {
  public:
   /// `thresholds`: lengths, ascending; empty: nothing is an outlier. `window_tokens` as above.
@@ -194,9 +194,11 @@ class wlb_llm_stream {
       const detail::wlb_packs filled = detail::fill_by_work(
           now, cost, *items, static_cast<std::size_t>(m * lanes), capacity(now));
       std::vector<held> left;
+      std::vector<bool> stays(due.size(), false);
       for (const std::int32_t i : filled.left) {
         for (const std::int32_t s : (*items)[static_cast<std::size_t>(i)].members) {
           left.push_back(due[static_cast<std::size_t>(s)]);
+          stays[static_cast<std::size_t>(s)] = true;
         }
       }
       if (std::any_of(left.begin(), left.end(), [&](const held& h) { return is_overdue(h); })) {
@@ -209,13 +211,10 @@ class wlb_llm_stream {
       }
       auto step = send(now, *items, filled.packs);
       if (!step) return step.error();
-      for (const held& h : due) {
-        const bool stays = std::any_of(left.begin(), left.end(), [&](const held& l) {
-          return l.what.id == h.what.id && l.since == h.since;
-        });
-        if (stays || h.since == step_) continue;
+      for (std::size_t i = 0; i < due.size(); ++i) {
+        if (stays[i] || due[i].since == step_) continue;
         ++step->late;
-        step->longest_delay = std::max(step->longest_delay, step_ - h.since);
+        step->longest_delay = std::max(step->longest_delay, step_ - due[i].since);
       }
       left_ = std::move(left);
       queues_ = std::move(queues);
