@@ -106,6 +106,7 @@
 #include <dyncp/runtime/row_route.hpp>
 #include <dyncp/runtime/row_router.hpp>
 #include <dyncp/runtime/split_merge.hpp>
+#include <dyncp/runtime/split_order.hpp>
 #include <dyncp/sim/closed_form.hpp>
 #include <dyncp/sim/event_simulator.hpp>
 #include <dyncp/sim/fluid_bound.hpp>

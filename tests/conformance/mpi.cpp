@@ -7,12 +7,14 @@
 #include "conformance/split_merge_suite.hpp"
 
 #include <dyncp/cpu/device.hpp>
+#include <dyncp/mpi/backend.hpp>
 
 #include <doctest/doctest.h>
 
 #include <mpi.h>
 
 #include <cstdint>
+#include <utility>
 
 using dyncp_test::mpi_runner;
 
@@ -52,6 +54,19 @@ TEST_CASE("exchanges, collectives and pools") {
     dyncp_test::check_generations(runner);
     dyncp_test::check_pool_disagreement(runner);
   });
+}
+TEST_CASE("a backend may be assigned: the old fabric goes with the device that it uses") {
+  auto backend = dyncp::mpi::backend::create(MPI_COMM_WORLD);
+  REQUIRE(backend);
+  {
+    auto other = dyncp::mpi::backend::create(MPI_COMM_WORLD);
+    REQUIRE(other);
+    *backend = std::move(*other);
+  }
+  auto all = backend->fabric().open();
+  REQUIRE(all);
+  CHECK(all->size() == backend->fabric().ranks());
+  backend->fabric().close(*all);
 }
 TEST_CASE("messages longer than a block") {
   mpi_runner<> runner({}, {.block_bytes = 1000});

@@ -7,12 +7,11 @@
 #include <dyncp/cpu/device.hpp>
 #include <dyncp/cpu/op_queue.hpp>
 #include <dyncp/cpu/thread_world.hpp>
-#include <dyncp/runtime/collectives.hpp>
 #include <dyncp/runtime/exchange_check.hpp>
 #include <dyncp/runtime/fabric.hpp>
 #include <dyncp/runtime/message.hpp>
+#include <dyncp/runtime/split_order.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -76,24 +75,15 @@ class thread_fabric {
 
   [[nodiscard]] result<communicator> split(communicator& parent, std::int32_t color,
                                            std::int32_t key) {
-    struct request {
-      std::int32_t color;
-      std::int32_t key;
-      std::int32_t rank;
-    };
     host_member all{this, &parent};
-    auto requests = all_gather_value(all, request{color, key, parent.rank()});
-    if (!requests) return std::move(requests).error();
-    std::erase_if(*requests, [&](const request& r) { return r.color != color; });
-    std::sort(requests->begin(), requests->end(), [](const request& a, const request& b) {
-      return a.key != b.key ? a.key < b.key : a.rank < b.rank;
-    });
+    auto order = split_order(all, color, key);
+    if (!order) return std::move(order).error();
     communicator child;
     child.family_ = parent.family_;
     child.id_ = world_->communicator_id(parent.id_, ++parent.splits_, color);
-    for (const request& r : *requests) {
-      if (r.rank == parent.rank()) child.index_ = child.size();
-      child.members_.push_back(parent.members_[static_cast<std::size_t>(r.rank)]);
+    for (const std::int32_t rank : *order) {
+      if (rank == parent.rank()) child.index_ = child.size();
+      child.members_.push_back(parent.members_[static_cast<std::size_t>(rank)]);
     }
     return child;
   }

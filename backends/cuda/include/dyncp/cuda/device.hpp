@@ -64,6 +64,16 @@ class device {
     }
   };
   using shared_ptr = std::shared_ptr<shared>;
+  struct release_buffer {
+    void operator()(shared& s, void* memory, std::int64_t bytes) const noexcept {
+      free(s, memory, bytes);
+    }
+  };
+  struct release_staging {
+    void operator()(shared& s, void* memory, std::int64_t) const noexcept {
+      abi::release_staging(s.handle, memory);
+    }
+  };
 
  public:
   using stream = cuda::stream;
@@ -90,18 +100,19 @@ class device {
     CUevent_st* handle_ = nullptr;
   };
 
-  /// Device memory, freed with its owner, who has waited for its last user.
-  class buffer {
+  /// Memory that goes back where it came from when its owner goes.
+  template <class Release>
+  class block {
    public:
-    buffer() = default;
-    buffer(buffer&& other) noexcept { swap(other); }
-    buffer& operator=(buffer&& other) noexcept {
-      buffer moved(std::move(other));
+    block() = default;
+    block(block&& other) noexcept { swap(other); }
+    block& operator=(block&& other) noexcept {
+      block moved(std::move(other));
       swap(moved);
       return *this;
     }
-    ~buffer() {
-      if (data_ != nullptr) free(*owner_, data_, bytes_);
+    ~block() {
+      if (data_ != nullptr) Release{}(*owner_, data_, bytes_);
     }
     [[nodiscard]] void* data() noexcept { return data_; }
     [[nodiscard]] const void* data() const noexcept { return data_; }
@@ -109,7 +120,7 @@ class device {
 
    private:
     friend class device;
-    void swap(buffer& other) noexcept {
+    void swap(block& other) noexcept {
       std::swap(owner_, other.owner_);
       std::swap(data_, other.data_);
       std::swap(bytes_, other.bytes_);
@@ -119,34 +130,10 @@ class device {
     std::int64_t bytes_ = 0;
   };
 
+  /// Device memory; its owner has waited for its last user.
+  using buffer = block<release_buffer>;
   /// Pinned host memory.
-  class staging {
-   public:
-    staging() = default;
-    staging(staging&& other) noexcept { swap(other); }
-    staging& operator=(staging&& other) noexcept {
-      staging moved(std::move(other));
-      swap(moved);
-      return *this;
-    }
-    ~staging() {
-      if (data_ != nullptr) abi::release_staging(owner_->handle, data_);
-    }
-    [[nodiscard]] void* data() noexcept { return data_; }
-    [[nodiscard]] const void* data() const noexcept { return data_; }
-    [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
-
-   private:
-    friend class device;
-    void swap(staging& other) noexcept {
-      std::swap(owner_, other.owner_);
-      std::swap(data_, other.data_);
-      std::swap(bytes_, other.bytes_);
-    }
-    shared_ptr owner_;
-    void* data_ = nullptr;
-    std::int64_t bytes_ = 0;
-  };
+  using staging = block<release_staging>;
 
   /// A caller's stream for programs that have none, such as tests; closed with its owner.
   class owned_stream {

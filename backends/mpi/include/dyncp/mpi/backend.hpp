@@ -35,6 +35,14 @@ class backend {
     return out;
   }
 
+  backend(backend&&) noexcept = default;
+  /// The old fabric goes with the device that it uses.
+  backend& operator=(backend&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(fabric_, other.fabric_);
+    return *this;
+  }
+
   [[nodiscard]] device_type& device() noexcept { return *device_; }
   [[nodiscard]] fabric_type& fabric() noexcept { return *fabric_; }
 
