@@ -23,7 +23,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <set>
@@ -177,7 +176,8 @@ class json_view {
   std::size_t index_ = 0;
 };
 
-/// Finds the place of the first error in a text that is not JSON.
+/// Finds the place of the first error in a text that is not JSON, or that names a key of an object
+/// twice: readers differ in which of the two they take.
 class json_error_finder : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -187,9 +187,19 @@ class json_error_finder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool string(string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
+  bool start_object(std::size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (open_.back().insert(name).second) return true;
+    twice_ = name;
+    return false;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
   bool start_array(std::size_t) override { return true; }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string& last_token,
@@ -201,47 +211,30 @@ class json_error_finder : public nlohmann::json_sax<nlohmann::json> {
 
   [[nodiscard]] std::size_t position() const noexcept { return position_; }
   [[nodiscard]] const std::string& token() const noexcept { return token_; }
+  /// A key that an object has twice.
+  [[nodiscard]] const std::optional<std::string>& twice() const noexcept { return twice_; }
 
  private:
   std::size_t position_ = 0;  // bytes read, counted from 1
   std::string token_;
-};
-
-/// Remembers the first key that an object of a parsed text has twice: readers differ in which of
-/// the two they take.
-class json_twin_finder {
- public:
-  bool operator()(int, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
-    using parse_event = nlohmann::json::parse_event_t;
-    if (event == parse_event::object_start) open_.emplace_back();
-    if (event == parse_event::object_end) open_.pop_back();
-    if (event == parse_event::key && !twin_) {
-      const auto& name = parsed.get_ref<const std::string&>();
-      if (!open_.back().insert(name).second) twin_ = name;
-    }
-    return true;
-  }
-
-  [[nodiscard]] const std::optional<std::string>& twin() const noexcept { return twin_; }
-
- private:
-  std::optional<std::string> twin_;
+  std::optional<std::string> twice_;
   std::vector<std::set<std::string>> open_;  // the keys of each object that is open
 };
 
 [[nodiscard]] inline result<nlohmann::json> parse_json(std::string_view text,
                                                        const std::string& source) {
-  json_twin_finder twins;
-  nlohmann::json document = nlohmann::json::parse(text, std::ref(twins), false);
-  if (!document.is_discarded()) {
-    if (!twins.twin()) return document;
-    return make_error(
-        errc::parse_error,
-        source + ": an object has the key " + text::quoted(*twins.twin()) + " twice",
-        "keep one of them");
-  }
+  // Two passes: a callback of `parse` would do with one, but that looks through the enclosing array
+  // after each of its objects.
   json_error_finder finder;
-  nlohmann::json::sax_parse(text, &finder);
+  if (nlohmann::json::sax_parse(text, &finder)) {
+    return nlohmann::json::parse(text, nullptr, false);
+  }
+  if (finder.twice()) {
+    return make_error(errc::parse_error,
+                      source + ": an object has the key " + text::quoted(*finder.twice()) +
+                          " twice",
+                      "keep one of them");
+  }
   std::int64_t line = 1;
   std::int64_t column = 1;
   for (const char c : text.substr(0, finder.position() == 0 ? 0 : finder.position() - 1)) {
