@@ -5,9 +5,10 @@
 #   tests/run.sh          g++; every suite but slow, faults and mutations
 #   tests/run.sh --all    those too; clang++; address and undefined, and thread sanitizer
 #
-# Build directories lie under build/. Exit status 0 if and only if nothing failed. Where nvcc is found
-# the CUDA library is part of each build but the last (20 s of nvcc; ccache keeps it), and where
-# CUDA's headers are its kernels run in the emulator; without them Meson shows `emulation` as skipped.
+# Build directories lie under build/. Exit status 0 if and only if nothing failed. Where nvcc is
+# found the CUDA library is part of each build but the last (20 s of nvcc; ccache keeps it), and
+# where CUDA's headers are its kernels run in the emulator; without them Meson shows `emulation` as
+# skipped.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . tests/packages.sh

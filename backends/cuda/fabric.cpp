@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both fabrics need of the library.
-#include "build_config.hpp"
 #include "clock.hpp"
 #include "device_state.hpp"
 #include "status.hpp"
@@ -11,10 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-
-#if DYNCP_CUDA_NVTX
-#include <nvtx3/nvToolsExt.h>
-#endif
 
 namespace dyncp {
 inline namespace v0 {
@@ -32,14 +27,6 @@ status free_memory(device_state* d, std::int64_t* bytes) {
   *bytes = static_cast<std::int64_t>(left);
   return {};
 }
-
-#if DYNCP_CUDA_NVTX
-void begin_range(const char* name) noexcept { nvtxRangePushA(name); }
-void end_range() noexcept { nvtxRangePop(); }
-#else
-void begin_range(const char*) noexcept {}
-void end_range() noexcept {}
-#endif
 
 }  // namespace abi
 }  // namespace cuda

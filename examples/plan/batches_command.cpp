@@ -72,7 +72,8 @@ std::int64_t count_left(const options& o, const dyncp::length_list& list) {
   const auto kept = std::count_if(list.lengths.begin(), list.lengths.end(), [&](std::int64_t n) {
     return n >= o.min_length && n <= o.max_length;
   });
-  return std::max<std::int64_t>(0, static_cast<std::int64_t>(kept) - std::max<std::int64_t>(0, o.skip));
+  const std::int64_t skipped = std::max<std::int64_t>(0, o.skip);
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(kept) - skipped);
 }
 
 std::vector<dyncp::cp_usage> total_mix(const std::vector<batch_result>& all) {

@@ -139,8 +139,8 @@ std::string make_page(const contenders& all, const dyncp::problem& p, const std:
 
   dyncp::html_page page(
       "Dynamic context parallelism: " + title,
-      fmt::format("{}; model {}, cluster {}, tp {}, vpp {}, at most {} tokens a rank. All times are "
-                  "simulated.",
+      fmt::format("{}; model {}, cluster {}, tp {}, vpp {}, at most {} tokens a rank. All times "
+                  "are simulated.",
                   source, p.model.name, p.cluster.name, p.parallel.tp, p.parallel.vpp,
                   text::grouped(p.limits.max_tokens_per_rank)));
   page.figures({{text::fixed(base.made->statistics.iteration_s / s.iteration_s, 2) + "x",
@@ -220,7 +220,8 @@ int run_compare(const options& o) {
     if (auto ok = dyncp::write_file(o.svg, svg); !ok) return report_error(ok.error(), o.json);
   }
   if (!o.html.empty()) {
-    if (auto ok = dyncp::write_file(o.html, make_page(all, in->problem, in->source.substr(in->source.find_last_of('/') + 1))); !ok) {
+    const std::string source = in->source.substr(in->source.find_last_of('/') + 1);
+    if (auto ok = dyncp::write_file(o.html, make_page(all, in->problem, source)); !ok) {
       return report_error(ok.error(), o.json);
     }
   }

@@ -86,7 +86,8 @@ std::string bar_chart(const std::vector<curve_point>& points) {
     const bool planned = p.makespan_s > 0;
     table.add({std::to_string(p.micro_batches), text::human_seconds(p.quota_s),
                planned ? text::human_seconds(p.makespan_s) : "no plan",
-               planned ? text::fixed(p.tflops, 1) : "", planned ? text::percent(p.bubble) : "", ""});
+               planned ? text::fixed(p.tflops, 1) : "",
+               planned ? text::percent(p.bubble) : "", ""});
   }
   const std::string lines = table.render();
   std::size_t i = 0;

@@ -79,7 +79,9 @@ std::string distance_line(const dyncp::length_distribution& d, const dyncp::corp
   } else {
     std::string what;
     if (off.sequences > 0) what += text::percent(off.sequences, 2) + " of sequences";
-    if (off.tokens > 0) what += (what.empty() ? "" : ", ") + text::percent(off.tokens, 2) + " of tokens";
+    if (off.tokens > 0) {
+      what += (what.empty() ? "" : ", ") + text::percent(off.tokens, 2) + " of tokens";
+    }
     out = fmt::format("largest distance from {} published shares: {}", off.compared, what);
   }
   if (c.published_mean > 0) {
@@ -182,8 +184,9 @@ int run_describe(const options& o) {
   const dyncp::length_distribution d(std::move(lengths));
   const dyncp::corpus* compared = what ? &*what : nullptr;
   if (!o.svg.empty()) {
-    const std::string title = (o.lengths.empty() ? o.corpus : o.lengths.substr(o.lengths.find_last_of('/') + 1)) + ": " +
-                              text::grouped(d.count()) + " sequences, " +
+    const std::string source =
+        o.lengths.empty() ? o.corpus : o.lengths.substr(o.lengths.find_last_of('/') + 1);
+    const std::string title = source + ": " + text::grouped(d.count()) + " sequences, " +
                               text::grouped(d.tokens()) + " tokens";
     if (auto ok = dyncp::write_file(o.svg, dyncp::distribution_picture(title, d, compared)); !ok) {
       return report_error(ok.error(), o.json);

@@ -49,7 +49,8 @@ constexpr auto table = std::tuple{
     entry<dyncp::flexsp>{"FlexSP: groups of several sizes, no pipeline", false, true},
     entry<dyncp::default_dynamic_cp>{"Megatron's open scheduler: greedy on s^2/c", false, true},
     entry<dyncp::three_stage>{"the article's scheduler as the article tells it", false, true},
-    entry<dyncp::three_stage_2959>{"the same as its code has it; may break the limit", false, false},
+    entry<dyncp::three_stage_2959>{"the same as its code has it; may break the limit", false,
+                                   false},
 };
 
 template <class Packer>

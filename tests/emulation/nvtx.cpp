@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a profiler sees of a fabric that was built with -Dnvtx=true: this program is the profiler.
+// What a profiler sees of a library that was built with -Dnvtx=true: this program is the profiler.
 #include "conformance/emulated_runner.hpp"
+#include "emulation/attention_case.hpp"
+#include "emulation/cuda_kernel.hpp"
+#include "emulation/machine.hpp"
 
 #include <dyncp/runtime/group_pool.hpp>
 #include <dyncp/runtime/message.hpp>
@@ -47,10 +50,16 @@ int NVTX_API listen(NvtxGetExportTableFunc_t table_of) {
   return 1;
 }
 
+void start_profiler() {
+  InitializeInjectionNvtx2_fnptr = &listen;  // asked for by the first range
+  pushed.clear();
+  depth = deepest = popped = 0;
+}
+
 }  // namespace
 
 TEST_CASE("exchanges are ranges with names, closed as they were opened") {
-  InitializeInjectionNvtx2_fnptr = &listen;  // asked for by the first range
+  start_profiler();
   dyncp_test::emulated_runner<dyncp_test::local_kind> runner(2);
   using backend_type = decltype(runner)::backend_type;
   runner.run([](backend_type& backend) -> dyncp::result<void> {
@@ -71,4 +80,17 @@ TEST_CASE("exchanges are ranges with names, closed as they were opened") {
   CHECK(popped == 6);
   CHECK(depth == 0);
   CHECK(deepest >= 1);
+}
+
+TEST_CASE("attention is a range each way") {
+  const dyncp_test::machine machine;
+  dyncp_test::attention_case<float> one({1, 1, 4, 4}, dyncp::attention_mask::causal,
+                                        {{0, 2, 0, 2}}, 1);
+  dyncp_test::cuda_kernel kernel;
+  start_profiler();
+  one.run(kernel);
+  CHECK(pushed == std::map<std::string, int>{{"dyncp attention forward", 1},
+                                             {"dyncp attention backward", 1}});
+  CHECK(popped == 2);
+  CHECK(deepest == 1);
 }

@@ -35,7 +35,9 @@ TEST_CASE("no certificate is above a plan, whatever the cluster") {
     dyncp::problem p = dyncp_test::random_problem(rng);
     // Corners that no real cluster has: slow small kernels, a network faster than NVLink, no
     // fixed time, partial overlap.
-    if (rng.one_in(2)) p.cluster.attention_half_tokens = static_cast<double>(rng.between(1, 100000));
+    if (rng.one_in(2)) {
+      p.cluster.attention_half_tokens = static_cast<double>(rng.between(1, 100000));
+    }
     if (rng.one_in(2)) p.cluster.linear_half_tokens = static_cast<double>(rng.between(1, 1000));
     if (rng.one_in(3)) p.cluster.fixed_s = 0;
     if (rng.one_in(3)) p.cluster.nvlink_latency_s = 1;
@@ -108,9 +110,12 @@ TEST_CASE("a plan for another job is not valid for this one") {
 }
 
 TEST_CASE("many groups on the same ranks are told in linear time") {
-  dyncp::problem p = dyncp_test::reference_problem(std::vector<std::int64_t>(20000, 1), 1 << 20, 1, 8);
+  dyncp::problem p =
+      dyncp_test::reference_problem(std::vector<std::int64_t>(20000, 1), 1 << 20, 1, 8);
   dyncp::plan bad{1 << 20, 8, {}, std::vector<dyncp::micro_batch>(1)};
-  for (std::int32_t i = 0; i < 20000; ++i) bad.micro_batches[0].packs.push_back({{0, 1 << 20}, {i}});
+  for (std::int32_t i = 0; i < 20000; ++i) {
+    bad.micro_batches[0].packs.push_back({{0, 1 << 20}, {i}});
+  }
   // 20,000 * 2^20 rank visits would take most of a minute; the count of breaches is what is told.
   CHECK(dyncp::validate(bad, p).size() == 19999);
 }

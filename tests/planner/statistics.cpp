@@ -127,6 +127,15 @@ TEST_CASE("a plan that breaks a promise is not evaluated") {
   CHECK(bad.error().code == dyncp::errc::invalid_plan);
 }
 
+TEST_CASE("can_plan: of several sequences that fit nowhere the longest is named") {
+  const dyncp::problem p = dyncp_test::reference_problem({100, 8001, 9000, 8002}, 8, 2, 1000);
+  const auto bad = dyncp::planner{dyncp::analytic_cost(p.model, p.cluster, p.parallel)}.plan(p);
+  REQUIRE_FALSE(bad);
+  CHECK(bad.error().value == 9000);
+  // Padded to the 16 parts of a zigzag over 8 ranks: 9008, so 1126 tokens a rank.
+  CHECK(bad.error().hint.find("raise --max-tokens-per-rank to 1126,") != std::string::npos);
+}
+
 TEST_CASE("can_plan: what fits nowhere, what cu_seqlens cannot hold, what ticks cannot count") {
   const auto code_of = [](const dyncp::problem& p) {
     const auto ok =

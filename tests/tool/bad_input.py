@@ -50,6 +50,9 @@ lengths_file("a pack over 2^31 - 1 tokens", 1, r"overflow: .*3000000000.*bad\.le
              "5\n3000000000\n", "--max-tokens-per-rank", "4000000000")
 lengths_file("longer than every group can hold", 1,
              r"sequence_too_long: .*5000 tokens.*holds 4000 \(.*bad\.len line 2\)", "5\n5000\n")
+lengths_file("two too long: what the hint asks for is enough for both", 1,
+             r"sequence_too_long: .*8000 tokens.*holds 4000 \(.*bad\.len line 3\)"
+             r"[\s\S]*--max-tokens-per-rank to 2000,", "5\n5000\n8000\n6000\n")
 lengths_file("longer than the static group", 1, r"sequence_too_long: .*1500 tokens.*holds 1000",
              "5\n1500\n", "--packer", "packing_only")
 lengths_file("all filtered", 1, r"empty_input: no sequence is left of the 2", "5\n6\n",

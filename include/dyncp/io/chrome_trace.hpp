@@ -31,8 +31,8 @@ namespace detail {
 class picoseconds {
  public:
   explicit picoseconds(ticks t)
-      : value_(static_cast<std::int64_t>((int128{t} * 1'000'000'000'000 + (int128{1} << 39)) >> 40)) {
-  }
+      : value_(
+            static_cast<std::int64_t>((int128{t} * 1'000'000'000'000 + (int128{1} << 39)) >> 40)) {}
   [[nodiscard]] std::int64_t value() const noexcept { return value_; }
   [[nodiscard]] static std::string as_us(std::int64_t ps) {
     std::string rest = std::to_string(ps % 1'000'000);

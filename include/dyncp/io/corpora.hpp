@@ -46,8 +46,8 @@ struct corpus {
 };
 
 /// Draws lengths of a corpus, bit for bit the same on every platform for the same seed. What falls
-/// outside shortest .. longest is drawn again from the same component (truncated by rejection, never
-/// clipped; the weights are those after truncation).
+/// outside shortest .. longest is drawn again from the same component (truncated by rejection,
+/// never clipped; the weights are those after truncation).
 ///
 /// Not thread-safe; distinct objects are independent.
 class length_generator {

@@ -21,8 +21,8 @@ class html_page {
   html_page(std::string_view title, std::string_view lead) {
     text_ = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-            xml_escaped(title) + "</title>\n<style>\n" + style() + "</style>\n</head>\n<body>\n<h1>" +
-            xml_escaped(title) + "</h1>\n<p class=\"lead\">" + xml_escaped(lead) + "</p>\n";
+            xml_escaped(title) + "</title>\n<style>\n" + style() +
+            "</style>\n</head>\n<body>\n<h1>" + xml_escaped(title) + "</h1>\n<p class=\"lead\">" + xml_escaped(lead) + "</p>\n";
   }
 
   void heading(std::string_view words) { text_ += "<h2>" + xml_escaped(words) + "</h2>\n"; }

@@ -472,7 +472,9 @@ template <class Spec>
         std::tuple{"atoms", &d.atoms, std::int64_t{-1}}}) {
     const auto list = root.find(key);
     if (!list) continue;
-    if (!list->is_array()) return list->fail(errc::parse_error, "is " + list->type() + ", not an array");
+    if (!list->is_array()) {
+      return list->fail(errc::parse_error, "is " + list->type() + ", not an array");
+    }
     auto values = read_integers(*list, least, std::numeric_limits<std::int64_t>::max(),
                                 errc::invalid_argument);
     if (!values) return values.error();
@@ -776,7 +778,8 @@ namespace detail {
   const detail::json_view root(*document, source);
   if (auto ok = detail::check_format(root, cost_format); !ok) return ok.error();
   std::int32_t stages = 1;
-  if (auto ok = detail::read_member<std::int32_t>(root, "virtual_stages", stages, 1, 1 << 24); !ok) {
+  if (auto ok = detail::read_member<std::int32_t>(root, "virtual_stages", stages, 1, 1 << 24);
+      !ok) {
     return ok.error();
   }
   double transfer_s = 0;

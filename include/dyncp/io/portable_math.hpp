@@ -46,7 +46,8 @@ namespace portable {
   return std::ldexp(series, k);
 }
 
-/// A standard normal number from the stream, by Marsaglia's polar method; the second of each pair is thrown away.
+/// A standard normal number from the stream, by Marsaglia's polar method; the second of each pair is
+/// thrown away.
 [[nodiscard]] inline double normal(splitmix& random) noexcept {
   for (;;) {
     const double a = 2.0 * random.unit() - 1.0;  // both steps are exact

@@ -35,7 +35,8 @@ namespace detail {
   }
   const std::int32_t flat = micro_batches - rise - fall;
   for (std::int32_t j = 0; j < flat; ++j) {
-    profile[static_cast<std::size_t>(rise + j)] = 1.0 - rounded_product(0.2, j) / std::max(1, flat - 1);
+    profile[static_cast<std::size_t>(rise + j)] =
+        1.0 - rounded_product(0.2, j) / std::max(1, flat - 1);
   }
   for (std::int32_t j = 0; j < fall; ++j) {
     const double x = static_cast<double>(j) / std::max(1, fall - 1);

@@ -60,17 +60,18 @@ class planner {
 
   /// Necessary conditions only: the problem is well-formed, and every sequence fits some group.
   /// Errors: those of `check(problem)`; sequence_too_long; overflow for a pack over 2^31-1 tokens
-  /// or an operation over `max_operation_s`. Complexity: O(n * sizes).
+  /// or an operation over `max_operation_s`. Complexity: O(n + sizes).
   [[nodiscard]] result<void> can_plan(const problem& prob) const {
     if (auto ok = check(prob); !ok) return ok;
     if (auto ok = check(prob.model); !ok) return ok;
     if (auto ok = check(prob.cluster); !ok) return ok;
     const std::vector<std::int32_t> sizes = allowed_cp_sizes(prob.parallel);
-    std::size_t longest = 0;
-    for (std::size_t i = 0; i < prob.sequences.size(); ++i) {
-      if (auto ok = fits_somewhere(prob, i, sizes); !ok) return ok;
-      if (prob.sequences[i].length > prob.sequences[longest].length) longest = i;
-    }
+    // Where the longest sequence fits, each does; and what it asks for is enough for all.
+    const auto longest = std::max_element(
+        prob.sequences.begin(), prob.sequences.end(),
+        [](const sequence& a, const sequence& b) { return a.length < b.length; });
+    const std::ptrdiff_t index = longest - prob.sequences.begin();
+    if (auto ok = fits_somewhere(prob, index, sizes); !ok) return ok;
     return check_ticks(prob, sizes);
   }
 
@@ -134,15 +135,15 @@ class planner {
     return out;
   }
 
-  static result<void> fits_somewhere(const problem& prob, std::size_t i,
+  static result<void> fits_somewhere(const problem& prob, std::ptrdiff_t i,
                                      const std::vector<std::int32_t>& sizes) {
+    const std::int64_t length = prob.sequences[static_cast<std::size_t>(i)].length;
     for (const std::int32_t c : sizes) {
-      const std::int64_t padded =
-          padded_length(prob.sequences[i].length, alignment(prob.padding, c));
+      const std::int64_t padded = padded_length(length, alignment(prob.padding, c));
       if (padded_pack_tokens(prob.padding, c, padded) <= pack_capacity(prob, c)) return {};
     }
-    error e = too_long_error(prob, static_cast<std::int64_t>(i), sizes.back());
-    if (prob.sequences[i].length > max_pack_tokens) {
+    error e = too_long_error(prob, i, sizes.back());
+    if (length > max_pack_tokens) {
       e.code = errc::overflow;
       e.limit = max_pack_tokens;
       e.hint = "a pack holds at most 2^31-1 padded tokens (cu_seqlens are int32)";

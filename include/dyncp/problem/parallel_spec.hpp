@@ -23,7 +23,7 @@ struct parallel_spec {
   std::int32_t static_cp = 1;  ///< CP size of the static packers
   std::int32_t min_cp = 1;
   std::int32_t max_cp = 0;     ///< 0: ranks
-  std::vector<std::int32_t> cp_sizes{};  ///< explicit allowed set; empty: powers of two in [min, max]
+  std::vector<std::int32_t> cp_sizes{};  ///< the allowed set; empty: powers of two in [min, max]
 
   friend bool operator==(const parallel_spec&, const parallel_spec&) = default;
 };

@@ -91,8 +91,8 @@ inline result<void> check_padding(const problem& p) {
         {"sequences per pack", std::int64_t{limits.max_sequences_per_pack}, 0},
         {"max-inflight-tokens", limits.max_inflight_tokens, 0}}) {
     if (value < least) {
-      return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value), value,
-                   least, least == 0 ? "use 0 (no limit) or a positive number" : "use 1 or more"};
+      return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value),
+                   value, least, least == 0 ? "use 0 (no limit) or a positive number" : "use 1 or more"};
     }
   }
   // What plan files hold; more tokens than a sequence may have are no limit at all.
@@ -111,8 +111,8 @@ inline result<void> check_padding(const problem& p) {
   }
   if (std::max(limits.micro_batches, micro_batch_multiple(p)) > max_micro_batches) {
     const std::int32_t m = std::max(limits.micro_batches, micro_batch_multiple(p));
-    return error{errc::invalid_argument, "micro-batches (or their multiple) is " + std::to_string(m),
-                 m, max_micro_batches, "at most 2^20 micro-batches are planned"};
+    return error{errc::invalid_argument,
+                 "micro-batches (or their multiple) is " + std::to_string(m), m, max_micro_batches, "at most 2^20 micro-batches are planned"};
   }
   if (limits.micro_batches % micro_batch_multiple(p) != 0) {
     return error{errc::invalid_argument,

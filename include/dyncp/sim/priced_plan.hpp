@@ -20,7 +20,7 @@ struct priced_plan {
   std::int32_t num_ranks = 0;
   std::int32_t stage_classes = 1;
   std::vector<std::int32_t> class_of_stage;  // (pp*vpp): virtual stage -> class
-  std::vector<std::int32_t> first_group;     // (M+1): groups of micro-batch j: [first[j], first[j+1])
+  std::vector<std::int32_t> first_group;     // (M+1): micro-batch j has [first[j], first[j+1])
   std::vector<rank_range> ranks;             // (groups), disjoint within a micro-batch
   std::vector<op_cost> costs;                // (stage_classes, groups)
 

@@ -12,6 +12,7 @@
 #include <dyncp/core/try.hpp>
 #include <dyncp/cuda/abi.hpp>
 #include <dyncp/cuda/device.hpp>
+#include <dyncp/cuda/profiler_range.hpp>
 #include <dyncp/thd/attention_operands.hpp>
 #include <dyncp/thd/thd_view.hpp>
 
@@ -90,6 +91,7 @@ class attention {
   [[nodiscard]] result<void> forward(device& d, stream s, const attention_shape& shape,
                                      const attention_step& step, const attention_operands<T>& in,
                                      const attention_partial<T>& out) {
+    const profiler_range range("dyncp attention forward");
     abi::forward_call c;
     c.step = step_of(shape, step);
     c.q = rows(in.q);
@@ -123,6 +125,7 @@ class attention {
   [[nodiscard]] result<void> backward(device& d, stream s, const attention_shape& shape,
                                       const attention_step& step,
                                       const attention_gradients<T>& io) {
+    const profiler_range range("dyncp attention backward");
     abi::backward_call c;
     c.step = step_of(shape, step);
     if (options_.deterministic) {

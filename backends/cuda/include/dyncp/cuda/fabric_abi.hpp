@@ -67,20 +67,7 @@ DYNCP_CUDA_API void nccl_free(device_state* d, nccl_handle comm) noexcept;
 /// Ends what the communicator does, wherever it stands, and frees it.
 DYNCP_CUDA_API void nccl_abort(device_state* d, nccl_handle comm) noexcept;
 
-/// Marks a span of host time for NVIDIA's profilers, if the library was built with -Dnvtx=true.
-DYNCP_CUDA_API void begin_range(const char* name) noexcept;
-DYNCP_CUDA_API void end_range() noexcept;
-
 }  // namespace abi
-
-/// A range from here to the end of the scope.
-class profiler_range {
- public:
-  explicit profiler_range(const char* name) noexcept { abi::begin_range(name); }
-  profiler_range(const profiler_range&) = delete;
-  profiler_range& operator=(const profiler_range&) = delete;
-  ~profiler_range() { abi::end_range(); }
-};
 
 }  // namespace cuda
 }  // namespace v0

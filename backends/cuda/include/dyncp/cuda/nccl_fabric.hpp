@@ -8,6 +8,7 @@
 #include <dyncp/cuda/device.hpp>
 #include <dyncp/cuda/fabric_abi.hpp>
 #include <dyncp/cuda/library.hpp>
+#include <dyncp/cuda/profiler_range.hpp>
 #include <dyncp/cuda/used_streams.hpp>
 #include <dyncp/runtime/exchange_check.hpp>
 #include <dyncp/runtime/fabric.hpp>

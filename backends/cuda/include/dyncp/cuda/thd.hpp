@@ -4,6 +4,7 @@
 #include <dyncp/core/result.hpp>
 #include <dyncp/cuda/abi.hpp>
 #include <dyncp/cuda/device.hpp>
+#include <dyncp/cuda/profiler_range.hpp>
 #include <dyncp/thd/pack_view.hpp>
 
 #include <cstdint>
@@ -43,6 +44,7 @@ namespace detail {
                                             const pack_view& pack, std::int32_t rank,
                                             std::int32_t sequence_rows, const void* from, void* to,
                                             std::int64_t row_bytes, padding_rows padding) {
+  const profiler_range range("dyncp move rows");
   abi::move_rows_call c;
   c.pack = pack;
   c.kind = kind;
