@@ -76,6 +76,7 @@ class breaker {
         return true;
       case violation_kind::idle_rank: return idle();
       case violation_kind::mixed_cp: return mix();
+      case violation_kind::wrong_padding: return mispad();
     }
     return false;
   }
@@ -86,6 +87,17 @@ class breaker {
   }
   [[nodiscard]] place any() { return places_[static_cast<std::size_t>(pick(places_.size()))]; }
   dyncp::pack& at(place p) { return plan_.micro_batches[p.micro_batch].packs[p.group]; }
+
+  bool mispad() {
+    const std::int64_t wrong[] = {0, -1, INT64_MIN, INT64_MAX, (std::int64_t{1} << 24) + 1};
+    const std::int64_t value = wrong[pick(5)];
+    switch (pick(3)) {
+      case 0: plan_.padding.multiple = value; break;
+      case 1: plan_.padding.shard_multiple = value; break;
+      default: plan_.padding.sequence_parallel = rng_.one_in(2) ? INT32_MIN : INT32_MAX;
+    }
+    return true;
+  }
 
   bool overlap() {
     for (const place p : places_) {
@@ -181,7 +193,7 @@ class breaker {
   std::vector<place> places_;
 };
 
-constexpr std::size_t num_kinds = static_cast<std::size_t>(violation_kind::mixed_cp) + 1;
+constexpr std::size_t num_kinds = static_cast<std::size_t>(violation_kind::wrong_padding) + 1;
 
 bool reported(const std::vector<dyncp::violation>& found, violation_kind kind) {
   return std::any_of(found.begin(), found.end(),
@@ -231,6 +243,8 @@ TEST_CASE("plans of random numbers are judged without a crash") {
     dyncp::plan p;
     p.num_ranks = prob.parallel.ranks;
     p.max_tokens_per_rank = rng.one_in(3) ? INT64_MAX : number();
+    p.padding = prob.padding;
+    if (rng.one_in(4)) p.padding = {rng.one_in(2), number(), number(), number()};
     for (std::int64_t m = rng.between(0, 4); m > 0; --m) {
       dyncp::micro_batch mb;
       for (std::int64_t g = rng.between(0, 4); g > 0; --g) {

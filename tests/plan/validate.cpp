@@ -270,9 +270,24 @@ TEST_CASE("mixed_cp: two sizes where one was asked for") {
   at(only(j, violation_kind::mixed_cp), 0, 1, 2, 1);
 }
 
+TEST_CASE("wrong_padding: a multiple that is none, or over what alignments can hold") {
+  constexpr std::int64_t wide = std::int64_t{1} << 62;
+  for (const dyncp::padding_rule& rule :
+       {dyncp::padding_rule{.multiple = 0}, {.shard_multiple = 0}, {.sequence_parallel = 0},
+        {.zigzag = true, .multiple = wide + 1}, {.shard_multiple = wide}, {.multiple = -1},
+        {.sequence_parallel = 4097}}) {
+    job j = valid_job();
+    j.plan.padding = rule;
+    const auto found = dyncp::validate(j.plan, j.prob);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].kind == violation_kind::wrong_padding);
+    CHECK(dyncp::check(j.plan, j.prob).error().code == dyncp::errc::invalid_plan);
+  }
+}
+
 TEST_CASE("every kind has a name of its own") {
   std::vector<std::string_view> names;
-  for (int k = 0; k <= static_cast<int>(violation_kind::mixed_cp); ++k) {
+  for (int k = 0; k <= static_cast<int>(violation_kind::wrong_padding); ++k) {
     names.push_back(to_string(static_cast<violation_kind>(k)));
     CHECK(names.back() != "unknown");
   }

@@ -309,7 +309,7 @@ inline constexpr std::int64_t most_multiple = std::int64_t{1} << 24;
     return ok.error();
   }
   if (auto ok = read_member<std::int32_t>(pad, "sequence_parallel", rule.sequence_parallel, 1,
-                                          1 << 16);
+                                          4096);
       !ok) {
     return ok.error();
   }

@@ -38,6 +38,7 @@ enum class violation_kind : std::int8_t {
   wrong_micro_batches, ///< M is not the fixed number or not a multiple
   idle_rank,           ///< a rank without a pack, although none may be idle
   mixed_cp,            ///< two group sizes in a micro-batch, although one was asked for
+  wrong_padding,       ///< a padding rule outside its domain; what is padded is not looked at
 };
 
 [[nodiscard]] constexpr std::string_view to_string(violation_kind kind) noexcept {
@@ -60,6 +61,7 @@ enum class violation_kind : std::int8_t {
     case violation_kind::wrong_micro_batches: return "wrong_micro_batches";
     case violation_kind::idle_rank: return "idle_rank";
     case violation_kind::mixed_cp: return "mixed_cp";
+    case violation_kind::wrong_padding: return "wrong_padding";
   }
   return "unknown";
 }
@@ -88,6 +90,11 @@ class plan_checker {
 
   [[nodiscard]] std::vector<violation> run() {
     check_counts();
+    if (auto ok = check(plan_.padding); !ok) {
+      const error& e = ok.error();
+      add({violation_kind::wrong_padding, -1, -1, -1, e.value, e.limit, "the " + e.message()});
+      return std::move(found_);
+    }
     for (std::size_t j = 0; j < plan_.micro_batches.size(); ++j) {
       check_micro_batch(static_cast<std::int32_t>(j));
     }

@@ -51,10 +51,8 @@ struct problem {
       p.limits.micro_batch_multiple, p.parallel.vpp > 1 ? p.parallel.pp : 1));
 }
 
-namespace detail {
-
-inline result<void> check_padding(const problem& p) {
-  const padding_rule& rule = p.padding;
+/// Multiples of 1 or more and at most 2^24 (sequence parallelism: 4096). Errors: invalid_argument.
+[[nodiscard]] inline result<void> check(const padding_rule& rule) {
   // Alignments of 2^20 ranks stay below 2^58.
   constexpr std::int64_t most = std::int64_t{1} << 24;
   constexpr std::int64_t most_tp = 4096;
@@ -70,14 +68,12 @@ inline result<void> check_padding(const problem& p) {
   return {};
 }
 
-}  // namespace detail
-
 /// Checks all but the sequences' fit: fields in their domains, limits that can hold a token.
 ///
 /// Errors: empty_input, invalid_length, invalid_argument. Complexity: O(n).
 [[nodiscard]] inline result<void> check(const problem& p) {
   if (auto ok = check(p.parallel); !ok) return ok;
-  if (auto ok = detail::check_padding(p); !ok) return ok;
+  if (auto ok = check(p.padding); !ok) return ok;
   const plan_limits& limits = p.limits;
   if (limits.max_tokens_per_rank < 1) {
     return error{errc::invalid_argument,
@@ -92,7 +88,8 @@ inline result<void> check_padding(const problem& p) {
         {"max-inflight-tokens", limits.max_inflight_tokens, 0}}) {
     if (value < least) {
       return error{errc::invalid_argument, std::string(name) + " is " + std::to_string(value),
-                   value, least, least == 0 ? "use 0 (no limit) or a positive number" : "use 1 or more"};
+                   value, least,
+                   least == 0 ? "use 0 (no limit) or a positive number" : "use 1 or more"};
     }
   }
   // What plan files hold; more tokens than a sequence may have are no limit at all.
@@ -112,7 +109,8 @@ inline result<void> check_padding(const problem& p) {
   if (std::max(limits.micro_batches, micro_batch_multiple(p)) > max_micro_batches) {
     const std::int32_t m = std::max(limits.micro_batches, micro_batch_multiple(p));
     return error{errc::invalid_argument,
-                 "micro-batches (or their multiple) is " + std::to_string(m), m, max_micro_batches, "at most 2^20 micro-batches are planned"};
+                 "micro-batches (or their multiple) is " + std::to_string(m), m,
+                 max_micro_batches, "at most 2^20 micro-batches are planned"};
   }
   if (limits.micro_batches % micro_batch_multiple(p) != 0) {
     return error{errc::invalid_argument,
