@@ -76,8 +76,8 @@ template <class Packer>
   return out;
 }
 
-/// All baselines. #2959 plans by FLOPs alone and was recorded with four times the token limit and CP
-/// up to 8: it runs so.
+/// All baselines. #2959 plans by FLOPs alone and was recorded with four times the token limit and
+/// CP up to 8: it runs so.
 [[nodiscard]] inline std::vector<record> measure_baselines(const dyncp::problem& problem,
                                                            std::int32_t repeats) {
   dyncp::problem roomy = problem;

@@ -19,8 +19,8 @@ struct goals {
   bool all_hold = true;
 };
 
-/// What was aimed at, what was measured, over how many cells, and whether it holds. A goal without a
-/// cell is left out.
+/// What was aimed at, what was measured, over how many cells, and whether it holds. A goal without
+/// a cell is left out.
 [[nodiscard]] goals check_goals(const std::vector<record>& records);
 
 }  // namespace compare

@@ -12,6 +12,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -91,7 +93,11 @@ void print_all() {
                   text::fixed(c.network_bytes_per_s * 1e-9, 0)});
   }
   fmt::print("{}\n{}\n", models.render(), clusters.render());
-  for (const packer_info& p : packers()) fmt::print("packer {:<16} {}\n", p.name, p.what);
+  std::size_t widest = 0;
+  for (const packer_info& p : packers()) widest = std::max(widest, p.name.size());
+  for (const packer_info& p : packers()) {
+    fmt::print("packer {:<{}}  {}\n", p.name, widest, p.what);
+  }
   fmt::print("\n");
   for (const auto& c : dyncp::corpora()) fmt::print("corpus {:<14} {}\n", c.name, c.source);
 }
