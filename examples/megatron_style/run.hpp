@@ -26,6 +26,7 @@ struct run_options {
   std::int64_t max_tokens_per_rank = 0;
   dyncp::cluster_spec cluster = one_core();
   std::vector<sample> samples;
+  token_sample (*read)(const sample&, std::int32_t vocabulary) = load;
   std::int64_t global_batch_size = 0;
   std::int32_t plans_ahead = 1;
   double learning_rate = 0.05;
