@@ -161,8 +161,9 @@ int show_planning() {
              r.sequences);
   fmt::print("  an iteration takes {:.1f} s (simulated), its plan at most {:.0f} ms\n",
              r.iteration_s, 1e3 * r.planning_s);
-  fmt::print("  the trainer waits {:.1f} ms for the first plan, {:.1f} ms for all others\n\n",
-             1e3 * r.first_wait_s, 1e3 * r.steady_wait_s);
+  fmt::print(
+      "  the trainer waits {:.1f} ms for the first plan, {:.1f} ms for all others ({} late)\n\n",
+      1e3 * r.first_wait_s, 1e3 * r.steady_wait_s, r.waits);
   return 0;
 }
 

@@ -52,9 +52,11 @@ struct planning_report {
   double iteration_s = 0;      ///< shortest simulated one
   double first_wait_s = 0;     ///< nothing was planned ahead of the first iteration
   double steady_wait_s = 0;    ///< all later iterations together
+  std::int32_t waits = 0;      ///< later iterations whose plan was not there when it was needed
 };
-/// Plans `iterations` batches of 2048 sequences for a 13B model on 512 GPUs, without training it.
-[[nodiscard]] planning_report plan_ahead(std::int32_t iterations);
+/// Plans `iterations` batches of 2048 sequences for a 13B model on 512 GPUs, without training it;
+/// `ahead` of the iteration that trains: with 0 each plan is begun when it is needed.
+[[nodiscard]] planning_report plan_ahead(std::int32_t iterations, std::int32_t ahead = 1);
 int show_planning();
 
 }  // namespace megatron_style

@@ -15,7 +15,7 @@
 
 namespace megatron_style {
 
-planning_report plan_ahead(std::int32_t iterations) {
+planning_report plan_ahead(std::int32_t iterations, std::int32_t ahead) {
   dyncp::problem job;
   job.model = dyncp::find_model("reference-13b").value();
   job.cluster = dyncp::find_cluster("reference-13b").value();
@@ -36,14 +36,17 @@ planning_report plan_ahead(std::int32_t iterations) {
 
   planning_report out;
   out.sequences = 2048;
-  dyncp::async_planner ahead(batch_scheduler(scheduler::dynamic_cp, job), {.depth = 2});
-  static_cast<void>(ahead.submit(0, next_batch()));
+  dyncp::async_planner planner(batch_scheduler(scheduler::dynamic_cp, job), {.depth = ahead + 1});
+  std::int32_t submitted = 0;
   double planned_before = 0;
   for (std::int32_t i = 0; i < iterations; ++i) {
-    static_cast<void>(ahead.submit(i + 1, next_batch()));
-    const dyncp::planned plan = ahead.take(i).value();
-    const dyncp::async_planner_report report = ahead.report();
+    for (; submitted <= i + ahead; ++submitted) {
+      static_cast<void>(planner.submit(submitted, next_batch()));
+    }
+    const dyncp::planned plan = planner.take(i).value();
+    const dyncp::async_planner_report report = planner.report();
     (i == 0 ? out.first_wait_s : out.steady_wait_s) += report.last_wait_s;
+    out.waits += i > 0 && report.last_wait_s > 0 ? 1 : 0;
     out.planning_s = std::max(out.planning_s, report.planning_s - planned_before);
     planned_before = report.planning_s;
     const double iteration_s = plan.statistics.iteration_s;

@@ -26,6 +26,7 @@ struct run_options {
   std::int64_t max_tokens_per_rank = 0;
   dyncp::cluster_spec cluster = one_core();
   std::vector<sample> samples;
+  token_sample (*read)(const sample&, std::int32_t vocabulary) = load;
   std::int64_t global_batch_size = 0;
   std::int32_t plans_ahead = 1;
   double learning_rate = 0.05;
@@ -67,7 +68,8 @@ template <class T>
 [[nodiscard]] run_result run_threads(const run_options& options, const reference<T>* compare);
 
 /// This process as one rank of MPI_COMM_WORLD; rank 0 gets the steps. Fails if the example was
-/// built without MPI, or if there are not as many processes as ranks.
+/// built without MPI, or if there are not as many processes as ranks. A rank that throws prints
+/// what and ends the whole job.
 [[nodiscard]] run_result run_mpi(const run_options& options, const reference<double>* compare);
 
 }  // namespace megatron_style

@@ -6,9 +6,9 @@
 
 #include <mpi.h>
 
+#include <cstdio>
 #include <exception>
 #include <string>
-#include <utility>
 
 namespace megatron_style {
 namespace {
@@ -26,18 +26,29 @@ class mpi_session {
   ~mpi_session() { MPI_Finalize(); }
 };
 
+/// The ranks of the domain that this process belongs to.
+class domain_members {
+ public:
+  domain_members(const coordinates& at, const world_shape& world) {
+    MPI_Comm_split(MPI_COMM_WORLD, at.stage * world.tp + at.tp, at.domain, &comm_);
+  }
+  domain_members(const domain_members&) = delete;
+  domain_members& operator=(const domain_members&) = delete;
+  ~domain_members() { MPI_Comm_free(&comm_); }
+
+  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
 std::vector<step_result> run_process(const run_options& options, const reference<double>* compare) {
   using backend = dyncp::mpi::backend;
   backend world = backend::create(MPI_COMM_WORLD).value();
   const coordinates at = coordinates::of(world.fabric().rank(), options.world);
-  MPI_Comm members = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, at.stage * options.world.tp + at.tp, at.domain, &members);
-  std::vector<step_result> steps;
-  {
-    backend domain = backend::create(members).value();
-    steps = run_rank<double>(world, domain, options, compare);
-  }
-  MPI_Comm_free(&members);
+  const domain_members members(at, options.world);
+  backend domain = backend::create(members.comm()).value();
+  std::vector<step_result> steps = run_rank<double>(world, domain, options, compare);
   if (world.fabric().rank() != 0) steps.clear();
   return steps;
 }
@@ -57,7 +68,9 @@ run_result run_mpi(const run_options& options, const reference<double>* compare)
   try {
     out.steps = run_process(options, compare);
   } catch (const std::exception& e) {
-    out.failures.emplace_back(e.what());
+    // Peers may be in an exchange with this process, where MPI_Finalize would wait for them.
+    std::fprintf(stderr, "%s\n", e.what());
+    MPI_Abort(MPI_COMM_WORLD, 2);
   }
   return out;
 }

@@ -13,6 +13,7 @@
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/trainer/data_iterator.hpp>
 #include <dyncp/trainer/share_step.hpp>
+#include <dyncp/trainer/step_vote.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -44,6 +45,11 @@ namespace detail {
   return out;
 }
 
+/// A NaN would slip through comparisons and through the maximum over ranks: it counts as infinite.
+[[nodiscard]] inline double comparable(double error) noexcept {
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
 /// The largest difference of this rank's gradients from the reference's, of its largest.
 template <class T>
 [[nodiscard]] double gradient_error(parameter_set<T>& mine, const reference<T>& all,
@@ -61,14 +67,28 @@ template <class T>
             mine.gradients()[p.offset + static_cast<std::size_t>(r * p.cols + c)]);
         const double wanted = static_cast<double>(
             want[whole->offset + static_cast<std::size_t>((p.row + r) * whole->cols + p.col + c)]);
-        // A NaN must not slip through a comparison.
-        const double difference =
-            std::isfinite(got) ? std::abs(got - wanted) : std::numeric_limits<double>::infinity();
-        worst = std::max(worst, difference);
+        worst = std::max(worst, comparable(std::abs(got - wanted)));
       }
     }
   }
-  return worst / largest;
+  return comparable(worst / largest);
+}
+
+/// What all processes of one rank of the domain do next; nothing at the end of the data. Tensor
+/// rank 0 of the first stage tells the others. The last stage reads and plans by itself and may
+/// fail, or plan something else: before the first collective of the step all compare what they are
+/// about to do, and throw the same error if they differ.
+template <dyncp::host_channel C>
+[[nodiscard]] std::optional<dyncp::step_metadata> agreed_step(
+    C& model, bool holds_data, std::int64_t steps_done,
+    const dyncp::result<std::optional<dyncp::step_metadata>>& own) {
+  auto shared = dyncp::share_step(model, own, 0);
+  const auto& mine = holds_data && shared ? own : shared;
+  const bool more = mine && mine->has_value();
+  dyncp::agree_on_step(model, more ? (*mine)->iteration : steps_done, more ? (*mine)->digest : 0,
+                       mine ? nullptr : &mine.error())
+      .value();
+  return std::move(shared).value();
 }
 
 }  // namespace detail
@@ -88,17 +108,20 @@ template <class T, dyncp::backend B>
   auto batches = dyncp::make_data_iterator(
       detail::lengths_of(options.samples), batch_scheduler(options.plan_by, problem), problem,
       reading, [&options](const dyncp::sequence& s) {
-        return load(options.samples[static_cast<std::size_t>(s.id)], options.model.vocabulary);
+        return options.read(options.samples[static_cast<std::size_t>(s.id)],
+                            options.model.vocabulary);
       });
 
-  // Tensor rank 0 of the first and of the last stage hold data; the first stage tells the rest.
+  // Tensor rank 0 of the first and of the last stage hold data, each with an iterator of its own.
   const bool holds_data = at.tp == 0 && (at.stage == 0 || at.stage == options.world.stages - 1);
   std::vector<step_result> results;
   for (std::size_t i = 0;; ++i) {
     auto read = holds_data ? batches.next(model.pool())
                            : dyncp::result<std::optional<dyncp::training_step<token_sample>>>(
                                  std::optional<dyncp::training_step<token_sample>>{});
-    auto metadata = dyncp::share_step(model.comms().model, dyncp::metadata_of(read), 0).value();
+    auto metadata =
+        detail::agreed_step(model.comms().model, holds_data, static_cast<std::int64_t>(i),
+                            dyncp::metadata_of(read));
     if (!metadata) return results;
     const known_step step{std::move(*metadata), std::move(read).value()};
 
@@ -106,8 +129,9 @@ template <class T, dyncp::backend B>
     result.report = model.run(step);
     if (compare != nullptr) {
       const double loss = compare->losses[i];
-      std::vector<double> errors = {std::abs(result.report.loss - loss) / std::abs(loss),
-                                    detail::gradient_error(model.parameters(), *compare, i)};
+      std::vector<double> errors = {
+          detail::comparable(std::abs(result.report.loss - loss) / std::abs(loss)),
+          detail::gradient_error(model.parameters(), *compare, i)};
       dyncp::all_reduce(model.comms().all, std::span(errors), dyncp::reduction::maximum).value();
       result.from_reference = {errors[0], errors[1]};
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reinforcement learning on Dynamic-CP: see run.hpp for the options, worker.hpp for an iteration.
+#include "gain.hpp"
 #include "run.hpp"
 
 #include <dyncp/io/table.hpp>
@@ -18,22 +19,6 @@
 namespace {
 
 using megatron_style::scheduler;
-
-/// The fastest iteration of several.
-struct times {
-  double log_prob_s = 0;
-  double train_s = 0;
-  [[nodiscard]] double all_s() const noexcept { return log_prob_s + train_s; }
-};
-
-times fastest(const rl_style::run_result& run) {
-  times out{run.iterations.front().log_prob_s, run.iterations.front().train_s};
-  for (const rl_style::iteration_result& i : run.iterations) {
-    out.log_prob_s = std::min(out.log_prob_s, i.log_prob_s);
-    out.train_s = std::min(out.train_s, i.train_s);
-  }
-  return out;
-}
 
 /// Compares with one rank that holds whole sequences; 0 if all agrees within 1e-10.
 int show_parity() {
@@ -81,27 +66,23 @@ int show_gain(double outside) {
   options.rollouts = {.prompts = 16, .answers = 4, .longest = 600, .seed = 5};
   options.iterations = 3;
   options.updates = 1;
-  std::vector<times> of;
+  std::vector<rl_style::iteration_times> of;
   for (const scheduler who : {scheduler::static_cp, scheduler::dynamic_cp}) {
     options.plan_by = who;
     const rl_style::run_result run = rl_style::run_ranks(options, {});
     if (!run.failures.empty()) throw std::runtime_error(run.failures.front());
-    of.push_back(fastest(run));
+    of.push_back(rl_style::fastest(run.iterations));
   }
-  const double outside_s = outside * of[0].all_s();
+  for (rl_style::iteration_times& t : of) t.outside_s = outside * of[0].training_s();
   dyncp::text_table table({"virtual ms of an iteration",
                            fmt::format("static CP {}", options.static_cp), "Dynamic-CP", "gain"});
-  const auto add = [&](const char* what, double before_s, double after_s) {
-    table.add({what, fmt::format("{:.1f}", 1e3 * before_s), fmt::format("{:.1f}", 1e3 * after_s),
-               fmt::format("{:+.0f} %", 100.0 * (before_s / after_s - 1.0))});
-  };
-  add("log-probabilities", of[0].log_prob_s, of[1].log_prob_s);
-  add("updates", of[0].train_s, of[1].train_s);
-  add("training", of[0].all_s(), of[1].all_s());
-  add("end to end", of[0].all_s() + outside_s, of[1].all_s() + outside_s);
+  for (const rl_style::gain_row& g : rl_style::gains(of[0], of[1])) {
+    table.add({g.what, fmt::format("{:.1f}", 1e3 * g.before_s),
+               fmt::format("{:.1f}", 1e3 * g.after_s), fmt::format("{:+.0f} %", 100.0 * g.gain())});
+  }
   fmt::print("{} rollouts on {} ranks; {:.1f} ms of an iteration are spent outside training\n{}",
-             options.rollouts.prompts * options.rollouts.answers, options.ranks, 1e3 * outside_s,
-             table.render("  "));
+             options.rollouts.prompts * options.rollouts.answers, options.ranks,
+             1e3 * of[0].outside_s, table.render("  "));
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/runtime/collectives.hpp>
 #include <dyncp/thd/owner.hpp>
+#include <dyncp/trainer/step_vote.hpp>
 #include <dyncp/trainer/token_share.hpp>
 
 #include <algorithm>
@@ -49,7 +50,7 @@ worker::worker(backend& domain, const run_options& options)
 iteration_result worker::iterate(std::int64_t iteration, const reference_iteration* compare) {
   batch_ = make_rollouts(options_.rollouts, iteration);
   load_owned();
-  const dyncp::pass_plans plans = plan_both();
+  const dyncp::pass_plans plans = plan_both(iteration);
   const std::unique_ptr<routes> train = routes_of(plans.training().plan);
   std::unique_ptr<routes> own;
   if (!plans.shared()) own = routes_of(plans.log_probs().plan);
@@ -113,8 +114,9 @@ iteration_result worker::iterate(std::int64_t iteration, const reference_iterati
   return out;
 }
 
-/// Every rank plans both passes; before anything is sent they compare what they have.
-dyncp::pass_plans worker::plan_both() {
+/// Every rank plans both passes; before anything else is sent they compare what they have, or what
+/// keeps one of them from planning.
+dyncp::pass_plans worker::plan_both(std::int64_t iteration) {
   const auto problem_of = [&](std::int64_t tokens_per_rank) {
     dyncp::problem problem =
         megatron_style::make_problem(options_.model, {options_.ranks, 1, 1, 1}, options_.static_cp,
@@ -126,12 +128,16 @@ dyncp::pass_plans worker::plan_both() {
   const dyncp::problem training = problem_of(options_.train_tokens_per_rank);
   const dyncp::problem log_probs = problem_of(budget > 0 ? budget : options_.train_tokens_per_rank);
   const batch_scheduler planner(options_.plan_by, training);
-  dyncp::pass_plans plans =
-      dyncp::plan_passes(planner, training, log_probs, options_.reuse).value();
+  auto plans = dyncp::plan_passes(planner, training, log_probs, options_.reuse);
+  dyncp::word_digest both;
+  if (plans) {
+    // The cost model is made of the specs of `training` alone, which its digest covers.
+    both.add(dyncp::digest(training, plans->training().plan));
+    both.add(dyncp::digest(log_probs, plans->log_probs().plan));
+  }
   auto all = pool_.channel(pool_.everyone());
-  dyncp::agree(all, dyncp::digest(training, plans.training().plan), "the training plan").value();
-  dyncp::agree(all, dyncp::digest(log_probs, plans.log_probs().plan), "the log-prob plan").value();
-  return plans;
+  dyncp::agree_on_step(all, iteration, both.value(), plans ? nullptr : &plans.error()).value();
+  return std::move(plans).value();
 }
 
 std::unique_ptr<routes> worker::routes_of(const dyncp::plan& plan) {

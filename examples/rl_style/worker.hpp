@@ -51,7 +51,7 @@ class worker {
     std::vector<double> advantages;
   };
 
-  [[nodiscard]] dyncp::pass_plans plan_both();
+  [[nodiscard]] dyncp::pass_plans plan_both(std::int64_t iteration);
   [[nodiscard]] std::unique_ptr<routes> routes_of(const dyncp::plan& plan);
   void load_owned();
   [[nodiscard]] std::vector<work> prepare(routes& way);

@@ -27,11 +27,18 @@ TEST_CASE("the order of the schedulers in virtual time is the simulator's") {
 }
 
 TEST_CASE("a batch of 2048 sequences is planned while the one before it trains") {
-  const planning_report r = plan_ahead(4);
+  const planning_report r = plan_ahead(8);
   MESSAGE("plan ", 1e3 * r.planning_s, " ms, iteration ", r.iteration_s, " s, first wait ",
           1e3 * r.first_wait_s, " ms, steady wait ", 1e3 * r.steady_wait_s, " ms");
   CHECK(r.sequences == 2048);
   CHECK(r.planning_s < 0.5 * r.iteration_s);
-  // Iterations are cut short here, so a starved processor may let the trainer wait a moment.
-  CHECK(r.steady_wait_s < 0.01 * r.iteration_s);
+  // Iterations are cut short here, so a starved processor may let the trainer wait now and then.
+  CHECK(2 * r.waits < 7);
+}
+
+TEST_CASE("a plan that is begun when it is needed is waited for") {
+  const planning_report r = plan_ahead(8, 0);
+  MESSAGE("plan ", 1e3 * r.planning_s, " ms, steady wait ", 1e3 * r.steady_wait_s, " ms");
+  // What the check above would find if nothing were planned ahead.
+  CHECK(2 * r.waits > 7);
 }
