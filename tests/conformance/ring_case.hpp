@@ -92,7 +92,7 @@ using deviations = std::array<deviation, 5>;  // of result_names
 
 template <class T>
 double as_double(T x) {
-  if constexpr (std::is_same_v<T, dyncp::bfloat16>) {
+  if constexpr (sizeof(T) == 2) {
     return static_cast<double>(static_cast<float>(x));
   } else {
     return static_cast<double>(x);
@@ -100,8 +100,8 @@ double as_double(T x) {
 }
 template <class T>
 T as_element(double x) {
-  if constexpr (std::is_same_v<T, dyncp::bfloat16>) {
-    return dyncp::bfloat16(static_cast<float>(x));
+  if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(x));
   } else {
     return static_cast<T>(x);
   }
