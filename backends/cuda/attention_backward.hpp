@@ -3,10 +3,10 @@
 
 // Backward attention over the segments of one ring step, on tensor cores through mma.sync.
 //
-// A block takes 128 keys of one key/value head and walks over the queries of their segment, of all
-// query heads that share the head, in tiles of 64 rows. It recomputes the weights P from the final
-// log-sum-exp, keeps dK and dV in registers and adds them to memory at the end: nobody else has
-// these rows. The rows of dQ belong to all blocks of the segment.
+// A block takes 128 keys of one key/value head and walks over the queries of their segment in tiles
+// of 64 rows, last tile first, each for all query heads that share the head. It recomputes the
+// weights P from the final log-sum-exp, keeps dK and dV in registers and adds them to memory at the
+// end: nobody else has these rows. The rows of dQ belong to all blocks of the segment.
 //
 // | order of additions to dQ | how                                                 | bits repeat |
 // | ------------------------ | --------------------------------------------------- | ----------- |
@@ -16,7 +16,10 @@
 // Fixed order: earlier keys first. Blocks take their work by ticket, in that order, too, so that
 // who waits, waits for one that has begun before, whatever else runs on the GPU. Neighbouring
 // tickets go to different heads: few blocks of a head are under way at once, a step or two apart.
-// Under the causal mask earlier keys have more queries: the longest work begins first.
+// Under the causal mask earlier keys have more queries: the longest work begins first. The last
+// queries see all keys: beginning with them a block waits for its predecessor at first, and is done
+// as early as it has few tiles. Ending with them it would be done behind its predecessor, so that
+// all blocks would take as long as the longest. docs/kernels.md has a model of it.
 
 #include "elements.hpp"
 #include "fragments.hpp"
@@ -41,6 +44,9 @@ struct backward_tiling {
   static constexpr int queries = backward_queries;  // of a tile
   static constexpr int warps = 8;
   static constexpr int threads = 32 * warps;
+  // Threads that hand a turn on and wait for the next, in warps of different schedulers.
+  static constexpr unsigned giver = 0;
+  static constexpr unsigned taker = 32;
   // Weights (queries, keys): warps 2 x 4, each 32 x 32. dK, dV (keys, Dim): 4 x 2, 32 x Dim / 2.
   // dQ (queries, Dim): 2 x 4, 32 x Dim / 4.
   static constexpr int warp_rows = 32;
@@ -69,7 +75,8 @@ struct backward_block {
   std::int32_t kv_row;  // of the block
   std::int32_t kv_rows;  // from there to the end of the segment, perhaps more than a block's
   std::int32_t first_key;  // of the block, in the segment
-  std::int32_t turns;      // of the segment's first tile of dQ
+  std::int32_t turn;       // of the block at a tile of dQ
+  std::int32_t turns;      // counter of the segment's first tile of dQ
 };
 
 template <class T, int Dim>
@@ -94,12 +101,12 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
   if (!tile.exists) return;
   // The tiles of queries from the diagonal on.
   const std::int32_t first_tile = a.causal ? tile.tile * (tiling::keys / tiling::queries) : 0;
-  const std::int32_t tiles =
-      (tile.segment.q_rows + tiling::queries - 1) / tiling::queries - first_tile;
-  if (tiles <= 0) return;
+  std::int32_t query_tile = (tile.segment.q_rows + tiling::queries - 1) / tiling::queries - 1;
+  if (query_tile < first_tile) return;
   if (threadIdx.x == 0) {  // all but the ticket, which others may be reading
     block.q_row = tile.segment.q_row;
     block.q_rows = tile.segment.q_rows;
+    block.turn = tile.tile;
     block.first_key = tile.tile * tiling::keys;
     block.kv_row = tile.segment.kv_row + block.first_key;
     block.kv_rows = tile.segment.kv_rows - block.first_key;
@@ -112,10 +119,10 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
       base, a.k.at(block.kv_row, kv_head, Dim), a.k.row_stride, block.kv_rows);
   load_tile_async<tiling::keys, Dim, tiling::threads>(
       base + tiling::v_at, a.v.at(block.kv_row, kv_head, Dim), a.v.row_stride, block.kv_rows);
-  const auto load_queries = [&](std::int32_t parity, std::int32_t head, std::int32_t number) {
+  const auto load_queries = [&](std::int32_t parity, std::int32_t head, std::int32_t at) {
     const std::uint32_t stage = base + tiling::stages_at +
                                 static_cast<std::uint32_t>(parity) * tiling::stage_bytes;
-    const std::int32_t first = (first_tile + number) * tiling::queries;
+    const std::int32_t first = at * tiling::queries;
     const std::int32_t count = block.q_rows - first;
     const std::int64_t row = block.q_row + first;
     load_tile_async<tiling::queries, Dim, tiling::threads>(stage, a.q.at(row, head, Dim),
@@ -131,7 +138,7 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
                          from.at(row + i, head, 1), i < count);
     }
   };
-  load_queries(0, kv_head * a.group, 0);
+  load_queries(0, kv_head * a.group, query_tile);
   ptx::commit_copies();
 
   float dk[blocks][dkv_blocks][4];
@@ -150,27 +157,29 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
 
   std::int32_t head = kv_head * a.group;
   const std::int32_t heads_end = head + a.group;
-  std::int32_t number = 0;  // of the tile, from first_tile on
   std::int32_t parity = 0;
-  std::int32_t* turn = nullptr;
-  std::int32_t my_turn = 0;
-  while (head < heads_end) {
+  std::int32_t* turn = nullptr;  // counter of the tile of dQ
+  while (query_tile >= first_tile) {
     ptx::wait_copies<0>();
     __syncthreads();  // the tile is there for all, and all are done with the one before
-    if (ordered && threadIdx.x == 0 && turn != nullptr) ptx::store_release(turn, my_turn + 1);
-    const bool last_of_head = number + 1 == tiles;
-    if (!last_of_head || head + 1 < heads_end) {
-      load_queries(1 - parity, last_of_head ? head + 1 : head, last_of_head ? 0 : number + 1);
+    const bool last_of_group = head + 1 == heads_end;
+    if (!last_of_group || query_tile > first_tile) {
+      load_queries(1 - parity, last_of_group ? kv_head * a.group : head + 1,
+                   last_of_group ? query_tile - 1 : query_tile);
     }
     ptx::commit_copies();
 
     // A tile of dQ gets its additions from the first block of keys to the last that it meets.
-    const std::int32_t query_tile = first_tile + number;
+    // Handing a turn on stops a warp until the additions are in memory, looking for the next until
+    // memory answers: behind the copies, each in a warp of its own, while others compute.
     std::int32_t seen = 0;
-    if (ordered && threadIdx.x == 0) {
-      my_turn = block.first_key / tiling::keys;
+    if (ordered) {
+      std::int32_t* const before = turn;
       turn = a.turns + (std::int64_t{head} * a.turn_slots + block.turns + query_tile);
-      seen = ptx::load_acquire(turn);  // on its way while the weights are computed
+      if (threadIdx.x == tiling::giver && before != nullptr) {
+        ptx::store_release(before, block.turn + 1);
+      }
+      if (threadIdx.x == tiling::taker) seen = ptx::load_acquire(turn);
     }
 
     const std::uint32_t stage_at =
@@ -257,8 +266,8 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
         }
       }
     }
-    if (ordered && threadIdx.x == 0) {
-      while (seen < my_turn) seen = ptx::load_acquire(turn);
+    if (ordered && threadIdx.x == tiling::taker) {
+      while (seen < block.turn) seen = ptx::load_acquire(turn);
     }
     __syncthreads();  // weights and gradients are there, and it is this block's turn
 
@@ -296,6 +305,25 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
       const thread_place place = thread_place::here();
       const std::int32_t warp_query = place.warp() / 4 * tiling::warp_rows;
       const std::int32_t warp_chunk = place.warp() % 4 * (Dim / 32);
+      const std::int32_t first_row = query_tile * tiling::queries + warp_query + place.row(0);
+      float* const first = a.dq.at(block.q_row + first_row, head, Dim) + warp_chunk * 8 +
+                           four_columns_at(place.lane());
+      const auto row_at = [&](int m, int i) { return first + (16 * m + 4 * i) * a.dq.row_stride; };
+      const auto exists = [&](int m, int i) { return first_row + 16 * m + 4 * i < block.q_rows; };
+      // The sums so far, on their way during the product; past L1, which may hold what an earlier
+      // block of this processor read. Without the zeros they would take registers around the loop.
+      float4 sums[blocks][2][dq_blocks / 2] = {};
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          if (!ordered || !exists(m, i)) continue;
+#pragma unroll
+          for (int n = 0; n < dq_blocks; n += 2) {
+            sums[m][i / 2][n / 2] = __ldcg(reinterpret_cast<const float4*>(row_at(m, i) + 8 * n));
+          }
+        }
+      }
       const auto down_keys = lane_address<tiling::keys>::down(place.lane());
       const auto down = lane_address<Dim>::down(place.lane());
       float dq[blocks][dq_blocks][4];
@@ -346,57 +374,31 @@ __global__ void __launch_bounds__(backward_tiling<Dim>::threads, 1)
           }
         }
       }
-      const std::int32_t first_row = query_tile * tiling::queries + warp_query + place.row(0);
-      float* const first = a.dq.at(block.q_row + first_row, head, Dim) + warp_chunk * 8 +
-                           four_columns_at(place.lane());
-      const auto row_at = [&](int m, int i) { return first + (16 * m + 4 * i) * a.dq.row_stride; };
-      const auto exists = [&](int m, int i) { return first_row + 16 * m + 4 * i < block.q_rows; };
-      if (ordered) {
-        // Half of the loads, as many as there are registers for, are under way before a store. Past
-        // L1, which may hold what an earlier block of this processor read.
 #pragma unroll
-        for (int m = 0; m < blocks; ++m) {
-          float4 sums[2][dq_blocks / 2];
+      for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-          for (int i = 0; i < 4; i += 2) {
-            if (!exists(m, i)) continue;
+        for (int i = 0; i < 4; i += 2) {
+          if (!exists(m, i)) continue;
 #pragma unroll
-            for (int n = 0; n < dq_blocks; n += 2) {
-              sums[i / 2][n / 2] = __ldcg(reinterpret_cast<const float4*>(row_at(m, i) + 8 * n));
-            }
-          }
-#pragma unroll
-          for (int i = 0; i < 4; i += 2) {
-            if (!exists(m, i)) continue;
-#pragma unroll
-            for (int n = 0; n < dq_blocks; n += 2) {
-              const float4 four = four_of(m, n, i);
-              const float4& x = sums[i / 2][n / 2];
+          for (int n = 0; n < dq_blocks; n += 2) {
+            const float4 four = four_of(m, n, i);
+            if (ordered) {
+              const float4& x = sums[m][i / 2][n / 2];
               store(row_at(m, i) + 8 * n,
                     float4{x.x + four.x, x.y + four.y, x.z + four.z, x.w + four.w});
-            }
-          }
-        }
-      } else {
-#pragma unroll
-        for (int m = 0; m < blocks; ++m) {
-#pragma unroll
-          for (int i = 0; i < 4; i += 2) {
-            if (!exists(m, i)) continue;
-#pragma unroll
-            for (int n = 0; n < dq_blocks; n += 2) {
-              ptx::add_atomically(row_at(m, i) + 8 * n, four_of(m, n, i));
+            } else {
+              ptx::add_atomically(row_at(m, i) + 8 * n, four);
             }
           }
         }
       }
     }
     parity = 1 - parity;
-    head = last_of_head ? head + 1 : head;
-    number = last_of_head ? 0 : number + 1;
+    head = last_of_group ? kv_head * a.group : head + 1;
+    query_tile = last_of_group ? query_tile - 1 : query_tile;
   }
   __syncthreads();
-  if (ordered && threadIdx.x == 0) ptx::store_release(turn, my_turn + 1);
+  if (ordered && threadIdx.x == tiling::giver) ptx::store_release(turn, block.turn + 1);
 
   const thread_place place = thread_place::here();
   const std::int32_t first_row = place.warp() % 4 * tiling::warp_rows + place.row(0);

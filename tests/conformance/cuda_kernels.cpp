@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ring attention over emulated GPUs with the kernels of the CUDA library: those for checks in
-// float, those on tensor cores in bfloat16.
+// float, those on tensor cores in bfloat16 and float16.
 #include "conformance/emulated_runner.hpp"
 #include "conformance/ring_suite.hpp"
 #include "support/random.hpp"
@@ -16,6 +16,9 @@ using dyncp_test::local_kind;
 using dyncp_test::nccl_kind;
 
 namespace {
+
+/// True in the suite `slow`.
+bool slow() { return dyncp_test::count_or(100) > 100; }
 
 /// One pack for all ranks and another with idle ranks, whose order of streams the seed draws.
 template <class Runner>
@@ -60,9 +63,16 @@ TEST_CASE("inputs on which other implementations failed, with kernels in float")
   dyncp_test::check_ring_failures(runner);
 }
 TEST_CASE("bfloat16 is as good on many ranks as on one") {
-  for (std::int32_t ranks : {2, 4}) {
-    if (ranks > 2 && dyncp_test::count_or(100) <= 100) break;  // the suite `slow` has them
+  for (std::int32_t ranks : {2, 4, 8}) {
+    if (ranks > 2 && !slow()) break;
     emulated_runner<local_kind, cuda_kernels, float> runner(ranks, 3);
     dyncp_test::check_bfloat16(runner, 64);
   }
+  if (!slow()) return;
+  emulated_runner<nccl_kind, cuda_kernels, float> runner(4, 5);
+  dyncp_test::check_bfloat16(runner, 128);
+}
+TEST_CASE("float16 is as good on many ranks as on one") {
+  emulated_runner<local_kind, cuda_kernels, float> runner(2, 4);
+  dyncp_test::check_float16(runner, 64);
 }

@@ -62,6 +62,9 @@ TEST_CASE("random batches") {
 TEST_CASE("results repeat bit for bit, in every order of streams") {
   for_each_world({2, 8}, [](auto& runner) { dyncp_test::check_repeatable(runner); });
 }
+TEST_CASE("a context filled again at once") {
+  for_each_world({1, 2, 4}, [](auto& runner) { dyncp_test::check_context_reuse(runner); });
+}
 TEST_CASE("cross-attention") {
   for_each_world({1, 4}, [](auto& runner) { dyncp_test::check_cross_attention(runner); });
 }

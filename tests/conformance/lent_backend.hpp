@@ -6,6 +6,7 @@
 #include <dyncp/attention/attention_step.hpp>
 #include <dyncp/core/attention_shape.hpp>
 #include <dyncp/core/bfloat16.hpp>
+#include <dyncp/core/float16.hpp>
 #include <dyncp/cuda/attention.hpp>
 #include <dyncp/cuda/device.hpp>
 #include <dyncp/cuda/fabric_abi.hpp>
@@ -111,7 +112,8 @@ class cuda_kernels {
     return *kernels;
   }
   std::tuple<std::optional<dyncp::cuda::attention<float>>,
-             std::optional<dyncp::cuda::attention<dyncp::bfloat16>>>
+             std::optional<dyncp::cuda::attention<dyncp::bfloat16>>,
+             std::optional<dyncp::cuda::attention<dyncp::float16>>>
       kernels_;
 };
 

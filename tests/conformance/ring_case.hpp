@@ -64,6 +64,7 @@ struct ring_case {
   bool own_workspace = false;  ///< the caller's memory as workspace
   dyncp::pool_options pool = {};
   dyncp::ring_options ring = {};
+  bool one_context = false;  ///< filled for one micro-batch after the other, in one go
   std::int32_t repeats = 1;  ///< results must be the same bits each time
 };
 
@@ -91,7 +92,7 @@ using deviations = std::array<deviation, 5>;  // of result_names
 
 template <class T>
 double as_double(T x) {
-  if constexpr (std::is_same_v<T, dyncp::bfloat16>) {
+  if constexpr (sizeof(T) == 2) {
     return static_cast<double>(static_cast<float>(x));
   } else {
     return static_cast<double>(x);
@@ -99,8 +100,8 @@ double as_double(T x) {
 }
 template <class T>
 T as_element(double x) {
-  if constexpr (std::is_same_v<T, dyncp::bfloat16>) {
-    return dyncp::bfloat16(static_cast<float>(x));
+  if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(x));
   } else {
     return static_cast<T>(x);
   }
@@ -356,7 +357,8 @@ result<void> compare(B& backend, const ring_case& c, const ring_oracle<T>& oracl
 }
 
 /// Runs the case on one rank: forward passes of all micro-batches, then backward passes in the
-/// reverse order, as a pipeline would; returns the deviations of all ranks together.
+/// reverse order, as a pipeline would, or with one context both passes of one after the other;
+/// returns the deviations of all ranks together.
 template <class T, class Provider, class B>
 result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>& oracle) {
   using ring_type = dyncp::ring_attention<T, B, Provider>;
@@ -377,6 +379,14 @@ result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>
     std::vector<dyncp::packed_seq_params> params;
     std::vector<rank_tensors<B, T>> tensors;
     std::vector<typename ring_type::context> contexts;
+    const auto differentiate = [&](const auto& context, rank_tensors<B, T>& t) -> result<void> {
+      DYNCP_TRY(ring->backward(context, t.backward, s));
+      // The caller's memory is free behind the call, in stream order, whatever hops there were.
+      for (auto& array : t.in) {
+        DYNCP_TRY(backend.device().fill_zero(array.data(), array.bytes(), s));
+      }
+      return {};
+    };
     for (const rank_work& work : work_of(c, pool->rank())) {
       auto group = pool->group(work.ranks);
       if (!group) return std::move(group).error();
@@ -385,20 +395,19 @@ result<deviations> run_ring(B& backend, const ring_case& c, const ring_oracle<T>
       if (!p) return std::move(p).error();
       auto t = make_tensors<B, T>(backend, c, *p);
       if (!t) return std::move(t).error();
-      auto context = ring->make_context();
-      if (!context) return std::move(context).error();
-      DYNCP_TRY(ring->prepare(*context, *p, c.mask, s));
-      DYNCP_TRY(ring->forward(*context, t->forward, s));
+      if (contexts.empty() || !c.one_context) {
+        auto context = ring->make_context();
+        if (!context) return std::move(context).error();
+        contexts.push_back(std::move(*context));
+      }
+      DYNCP_TRY(ring->prepare(contexts.back(), *p, c.mask, s));
+      DYNCP_TRY(ring->forward(contexts.back(), t->forward, s));
+      if (c.one_context) DYNCP_TRY(differentiate(contexts.back(), *t));
       params.push_back(std::move(*p));
       tensors.push_back(std::move(*t));
-      contexts.push_back(std::move(*context));
     }
-    for (std::size_t i = params.size(); i-- > 0;) {
-      DYNCP_TRY(ring->backward(contexts[i], tensors[i].backward, s));
-      // The caller's memory is free behind the call, in stream order, whatever hops there were.
-      for (auto& array : tensors[i].in) {
-        DYNCP_TRY(backend.device().fill_zero(array.data(), array.bytes(), s));
-      }
+    for (std::size_t i = c.one_context ? 0 : contexts.size(); i-- > 0;) {
+      DYNCP_TRY(differentiate(contexts[i], tensors[i]));
     }
     DYNCP_TRY(pool->synchronize(s));
     for (std::size_t i = 0; i < params.size(); ++i) {

@@ -74,6 +74,9 @@ TEST_CASE("all short packs of one and two sequences") {
 TEST_CASE("results repeat bit for bit, in every order of streams") {
   for_each_world([](auto& runner) { dyncp_test::check_repeatable(runner); });
 }
+TEST_CASE("a context filled again at once") {
+  for_each_world([](auto& runner) { dyncp_test::check_context_reuse(runner); });
+}
 TEST_CASE("bfloat16 is as good on many ranks as on one") {
   for (std::int32_t ranks : {1, 2, 4, 8, 16}) {
     thread_runner<> runner(ranks);

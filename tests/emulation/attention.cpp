@@ -157,6 +157,29 @@ TEST_CASE("results repeat bit for bit, whatever the order of blocks, warps and l
   }
 }
 
+TEST_CASE("dq in turn for heads that share keys: no block waits for one that has not begun") {
+  const attention_shape shape = shape_of(6, 2, 64);
+  for (const attention_mask mask : {causal, full}) {
+    const auto run = [&](std::uint32_t live_blocks) {
+      attention_case<bfloat16> c(shape, mask, chain({{330, 330}, {3, 3}, {140, 140}}), 7);
+      const machine m({.seed = live_blocks, .live_blocks = live_blocks});
+      cuda_kernel kernel;
+      c.run(kernel);
+      REQUIRE_MESSAGE(m.fault().empty(), m.fault());
+      return c;
+    };
+    const auto alone = run(1);
+    check_rule(alone);
+    if (sanitized) return;
+    for (const std::uint32_t live_blocks : {3U, 16U}) {
+      const auto beside = run(live_blocks);
+      CHECK(beside.dq.values == alone.dq.values);
+      CHECK(beside.dk.values == alone.dk.values);
+      CHECK(beside.dv.values == alone.dv.values);
+    }
+  }
+}
+
 TEST_CASE("in any order dq differs by rounding at most; dk and dv have one owner and do not") {
   const auto segments = chain({{200, 400}});
   const auto fixed = run_case<bfloat16>(shape_of(2, 1, 64), full, segments, 1);

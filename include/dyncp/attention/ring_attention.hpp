@@ -93,9 +93,10 @@ struct ring_options {
 /// the limits. Determinism: merges and sums run in ring order, so results repeat bit for bit; they
 /// differ in rounding between group sizes. Streams: all work runs on the caller's stream and the
 /// device's communication stream, joined before the caller's stream goes on; nothing waits on the
-/// host. Calls on one object use one stream. Thread safety: belongs to the thread of its rank.
-/// Errors: mismatch for a context of another pool, invalid_argument for one of larger limits, both
-/// before anything is queued; those of the fabric.
+/// host but `prepare` of a context that was filled before. Calls on one object use one stream.
+/// Thread safety: belongs to the thread of its rank. Errors: mismatch for a context of another
+/// pool, invalid_argument for one of larger limits, both before anything is queued; those of the
+/// fabric.
 /// An error in a group of several ranks poisons the pool, since its peers may have begun.
 ///
 /// Source: ring attention (Liu et al. 2023) with the balanced chunk order of "zigzag" rings and
@@ -164,8 +165,9 @@ class ring_attention {
     return context::make(pool_->owner().device(), limits_);
   }
 
-  /// Fills `c` for a micro-batch; its tables are uploaded on `s`. Collective with
-  /// ring_options::verify, else local.
+  /// Fills `c` for a micro-batch; its tables are uploaded on `s`. If `c` was filled before, waits
+  /// until the stream of that upload is idle, bounded by the fabric's deadline: calls for the last
+  /// micro-batch that are queued keep its tables. Collective with ring_options::verify, else local.
   [[nodiscard]] result<void> prepare(context& c, const packed_seq_params& params,
                                      attention_mask mask, stream s) {
     return prepare(c, params, params, mask, s);
@@ -173,7 +175,8 @@ class ring_attention {
   /// The same for cross-attention: keys in a pack of their own, on the same group, full mask.
   [[nodiscard]] result<void> prepare(context& c, const packed_seq_params& q,
                                      const packed_seq_params& kv, attention_mask mask, stream s) {
-    auto filled = c.fill(pool_->owner().device(), q, kv, mask, s);
+    auto filled = c.fill(pool_->owner().device(), q, kv, mask, s,
+                         [this](stream last) { return pool_->synchronize(last); });
     if (options_.verify && q.group.size() > 1) {
       auto group = pool_->channel(q.group);
       // 0 says that this rank refused the micro-batch.

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,8 +33,12 @@ struct ring_limits {
 
 /// All that ring attention needs to know of one micro-batch on one rank: which rows meet which in
 /// each step, on the device. Filled by `ring_attention::prepare`, then used by the forward and
-/// backward passes of all layers. Its memory comes from the limits, so it can be filled again for
-/// another micro-batch when the stream has passed its last use.
+/// backward passes of all layers. Its memory comes from the limits.
+///
+/// It can be filled again as soon as all calls for its micro-batch are queued. The last upload may
+/// still read the tables on the host, so filling it again waits until the stream of that upload is
+/// idle, and costs nothing if it is. A host that is to run ahead of the device makes a context for
+/// each micro-batch under way. Whoever frees one has waited for its last use.
 ///
 /// It holds the group by handle, with the pool's generation: a backward pass after the pool was
 /// rebuilt is an error, not a hang. Thread safety: belongs to the thread of its rank.
@@ -56,11 +61,14 @@ class ring_context {
     return out;
   }
 
-  /// The step tables of queries laid out as `q` and keys as `kv`, queued for upload on `s`.
+  /// The step tables of queries laid out as `q` and keys as `kv`, queued for upload on `s`. Before
+  /// they are written, wait(stream) -> result<void> waits for the stream of the last upload.
+  template <class Wait>
   [[nodiscard]] result<void> fill(D& device, const packed_seq_params& q,
                                   const packed_seq_params& kv, attention_mask mask,
-                                  typename D::stream s) {
+                                  typename D::stream s, Wait wait) {
     DYNCP_TRY(check(q, kv, mask));
+    if (uploading_) DYNCP_TRY(wait(*uploading_));
     const pack_view pack = q.view();
     const pack_view kv_pack = kv.view();
     group_ = q.group;
@@ -84,6 +92,7 @@ class ring_context {
     }
     const std::int64_t bytes =
         std::int64_t{sequences_} * pack.cp * static_cast<std::int64_t>(sizeof(attention_segment));
+    uploading_ = s;
     return device.upload(table_.data(), host_.data(), bytes, s);
   }
 
@@ -160,6 +169,7 @@ class ring_context {
   typename D::buffer table_;  // (owners, sequences)
   const attention_segment* table_begin_ = nullptr;
   typename D::staging host_;         // the same, until the upload has passed
+  std::optional<typename D::stream> uploading_;  // of the last upload
   std::vector<std::int64_t> pairs_;  // (owners)
   group_handle group_;
   layout_kind layout_ = layout_kind::zigzag;
