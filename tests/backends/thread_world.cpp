@@ -11,6 +11,7 @@
 #include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -323,4 +324,25 @@ TEST_CASE("what is kept of a pool goes with it, of a failed one as well") {
   });
   for (const auto& r : results) CHECK_MESSAGE(r.has_value(), r.error().message());
   CHECK(world.entries() == 0);
+}
+
+TEST_CASE("no deadline is a deadline beyond all clocks") {
+  for (auto time : {virtual_time, cpu::time_source::wall}) {
+    for (const std::int64_t deadline_us :
+         {std::numeric_limits<std::int64_t>::max(), std::int64_t{10'000'000'000'000'000}}) {
+      cpu::thread_world world({.ranks = 2, .deadline_us = deadline_us, .time = time});
+      const auto results = run(world, [](pool_t& pool) -> result<void> {
+        // Rank 0 is blocked for a while, and again for ever.
+        if (pool.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        std::int32_t got = 0;
+        DYNCP_TRY(shift(pool, 1, 7, got));
+        const incoming in{1 - pool.rank(), &got, 4};
+        return pool.exchange_host(pool.everyone(), {}, {&in, 1});
+      });
+      for (const auto& r : results) {
+        REQUIRE_FALSE(r.has_value());
+        CHECK(r.error().code == errc::deadlock);
+      }
+    }
+  }
 }
