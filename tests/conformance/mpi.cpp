@@ -3,6 +3,7 @@
 #include "conformance/exchange_suite.hpp"
 #include "conformance/failure_suite.hpp"
 #include "conformance/mpi_runner.hpp"
+#include "conformance/planned_suite.hpp"
 #include "conformance/ring_suite.hpp"
 #include "conformance/split_merge_suite.hpp"
 
@@ -124,6 +125,11 @@ TEST_CASE("split, merge and reroute") {
     dyncp_test::check_merge_gradients(runner, dyncp_test::count_or(4));
     dyncp_test::check_router_refusals(runner);
     dyncp_test::check_other_ranks(runner);
+  });
+}
+TEST_CASE("plans of random batches are carried out") {
+  for_each_order([](auto& runner) {
+    dyncp_test::check_planned(runner, dyncp_test::count_or(3), dyncp_test::seed_or(31));
   });
 }
 TEST_CASE("when a rank goes wrong") {
