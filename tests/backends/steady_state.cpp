@@ -79,6 +79,8 @@ result<void> work(backend_t& backend, std::int64_t& after_warm_up) {
       if (pool->rank() == 0) dyncp_test::allocations = 0;
       DYNCP_TRY(barrier(everyone));
     }
+    for (const std::int32_t size : {1, n}) DYNCP_TRY(pool->group(size));
+    DYNCP_TRY(pool->group(rank_range{0, n}));
     const packed_seq_params& now = params[static_cast<std::size_t>(round % 2)];
     DYNCP_TRY(ring->prepare(*context, now, attention_mask::causal, s));
     DYNCP_TRY(ring->forward(*context, {at(0, 8), at(1, 4), at(2, 4), at(3, 8), lse}, s));

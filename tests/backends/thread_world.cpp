@@ -8,8 +8,10 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -231,8 +233,8 @@ TEST_CASE("a message of another size is refused with both sizes") {
 TEST_CASE("groups that take more memory than allowed are not made") {
   cpu::thread_world world({.ranks = 4, .time = virtual_time});
   const auto results = cpu::run_ranks(world, {}, [](backend_t& backend) -> result<void> {
-    auto pool = pool_t::create(
-        backend, {.strategy = pool_strategy::split, .memory_limit_bytes = 1});
+    auto pool =
+        pool_t::create(backend, {.strategy = pool_strategy::split, .memory_limit_bytes = 1});
     if (pool) return {};
     return std::move(pool).error();
   });
@@ -293,4 +295,54 @@ TEST_CASE("a host exchange lets streams go on") {
     return pool.exchange_host(pool.everyone(), {&out, 1}, {});
   });
   for (const auto& r : results) CHECK(r.has_value());
+}
+
+TEST_CASE("what is kept of a pool goes with it, of a failed one as well") {
+  cpu::thread_world world({.ranks = 4, .time = virtual_time});
+  std::barrier<> line(4);
+  const auto results = cpu::run_ranks(world, {}, [&](backend_t& backend) -> result<void> {
+    for (int i = 0; i < 50; ++i) {
+      for (const auto strategy : {pool_strategy::logical, pool_strategy::split}) {
+        auto pool = pool_t::create(backend, {.strategy = strategy});
+        if (!pool) return std::move(pool).error();
+        if (world.entries() > 100) return make_error(errc::mismatch, "entries of closed pools");
+        line.arrive_and_wait();  // a failure must not reach a rank that is still making its pool
+        if (i % 2 == 1) pool->fail(make_error(errc::callback_failed, "no reason"));
+      }
+    }
+    auto all = backend.fabric().open();
+    if (!all) return std::move(all).error();
+    for (int i = 0; i < 50; ++i) {
+      auto part = backend.fabric().split(*all, backend.fabric().rank() % 2, 0);
+      if (!part) return std::move(part).error();
+      backend.fabric().close(*part);
+      backend.fabric().close(*part);  // twice is once
+      if (world.entries() > 100) return make_error(errc::mismatch, "entries of closed splits");
+    }
+    backend.fabric().close(*all);
+    return {};
+  });
+  for (const auto& r : results) CHECK_MESSAGE(r.has_value(), r.error().message());
+  CHECK(world.entries() == 0);
+}
+
+TEST_CASE("no deadline is a deadline beyond all clocks") {
+  for (auto time : {virtual_time, cpu::time_source::wall}) {
+    for (const std::int64_t deadline_us :
+         {std::numeric_limits<std::int64_t>::max(), std::int64_t{10'000'000'000'000'000}}) {
+      cpu::thread_world world({.ranks = 2, .deadline_us = deadline_us, .time = time});
+      const auto results = run(world, [](pool_t& pool) -> result<void> {
+        // Rank 0 is blocked for a while, and again for ever.
+        if (pool.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        std::int32_t got = 0;
+        DYNCP_TRY(shift(pool, 1, 7, got));
+        const incoming in{1 - pool.rank(), &got, 4};
+        return pool.exchange_host(pool.everyone(), {}, {&in, 1});
+      });
+      for (const auto& r : results) {
+        REQUIRE_FALSE(r.has_value());
+        CHECK(r.error().code == errc::deadlock);
+      }
+    }
+  }
 }

@@ -3,6 +3,7 @@
 #include "conformance/exchange_suite.hpp"
 #include "conformance/failure_suite.hpp"
 #include "conformance/mpi_runner.hpp"
+#include "conformance/planned_suite.hpp"
 #include "conformance/ring_suite.hpp"
 #include "conformance/split_merge_suite.hpp"
 
@@ -13,7 +14,11 @@
 
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdint>
+#include <limits>
+#include <string>
+#include <thread>
 #include <utility>
 
 using dyncp_test::mpi_runner;
@@ -24,6 +29,13 @@ struct mpi_session {
   mpi_session() { MPI_Init(nullptr, nullptr); }
   ~mpi_session() { MPI_Finalize(); }
 } const session;
+
+/// What the calls below saw and shall do.
+struct mpi_spy {
+  bool synchronous = false;  // a send ends when it is taken, however small it is
+  int active_freed = 0;      // requests
+  int comms_freed = 0;
+} spy;
 
 constexpr dyncp::cpu::stream_order orders[] = {dyncp::cpu::stream_order::eager,
                                                dyncp::cpu::stream_order::shuffled};
@@ -38,6 +50,24 @@ void for_each_order(F f) {
 }
 
 }  // namespace
+
+// MPI lets a program stand before its functions.
+extern "C" {
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request* request) {
+  return (spy.synchronous ? PMPI_Issend : PMPI_Isend)(data, count, type, to, tag, comm, request);
+}
+int MPI_Request_free(MPI_Request* request) {
+  int done = 0;
+  PMPI_Request_get_status(*request, &done, MPI_STATUS_IGNORE);
+  if (done == 0) ++spy.active_freed;
+  return PMPI_Request_free(request);
+}
+int MPI_Comm_free(MPI_Comm* comm) {
+  ++spy.comms_freed;
+  return PMPI_Comm_free(comm);
+}
+}
 
 TEST_CASE("exchanges, collectives and pools") {
   for_each_order([](auto& runner) {
@@ -97,6 +127,11 @@ TEST_CASE("split, merge and reroute") {
     dyncp_test::check_other_ranks(runner);
   });
 }
+TEST_CASE("plans of random batches are carried out") {
+  for_each_order([](auto& runner) {
+    dyncp_test::check_planned(runner, dyncp_test::count_or(3), dyncp_test::seed_or(31));
+  });
+}
 TEST_CASE("when a rank goes wrong") {
   mpi_runner<> runner({}, {.deadline_us = 1'000'000});
   dyncp_test::check_missing_rank(runner);
@@ -104,4 +139,98 @@ TEST_CASE("when a rank goes wrong") {
   dyncp_test::check_crossed_groups(runner);
   dyncp_test::check_one_sided(runner);
   dyncp_test::check_declared_failure(runner);
+}
+
+namespace {
+
+/// Rank 0 fails and goes; the others look up `pause` later, when it may be gone already.
+void fail_on_rank_0(std::int64_t deadline_us, std::chrono::milliseconds pause, bool look) {
+  auto backend = dyncp::mpi::backend::create(MPI_COMM_WORLD, {.deadline_us = deadline_us});
+  REQUIRE(backend);
+  auto all = backend->fabric().open();
+  REQUIRE(all);
+  if (backend->fabric().rank() == 0) {
+    backend->fabric().fail(*all, dyncp::make_error(dyncp::errc::callback_failed, "out of data"));
+  } else {
+    std::this_thread::sleep_for(pause);
+    if (look) {
+      auto health = backend->fabric().health(*all);
+      for (int i = 0; i < 10'000 && health; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        health = backend->fabric().health(*all);
+      }
+      CHECK((!health && health.error().what == "rank 0 failed first: out of data"));
+    }
+  }
+  backend->fabric().close(*all);
+}
+
+int ranks_of_world() {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  return ranks;
+}
+
+}  // namespace
+
+TEST_CASE("a failed rank waits until its notices are heard, or leaves them be") {
+  if (ranks_of_world() == 1) return;
+  for (const std::int64_t deadline_us : {10'000'000, 20'000}) {
+    INFO("deadline " << deadline_us);
+    spy = {.synchronous = true};
+    fail_on_rank_0(deadline_us, std::chrono::milliseconds(200), true);
+    CHECK(spy.active_freed == 0);
+    spy = {};
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+TEST_CASE("communicators are freed by all ranks or by none") {
+  if (ranks_of_world() == 1) return;
+  spy = {};
+  fail_on_rank_0(10'000'000, std::chrono::milliseconds(0), false);
+  CHECK(spy.comms_freed == 0);
+  MPI_Barrier(MPI_COMM_WORLD);
+  spy = {};
+  {
+    auto backend = dyncp::mpi::backend::create(MPI_COMM_WORLD);
+    REQUIRE(backend);
+    auto all = backend->fabric().open();
+    REQUIRE(all);
+    auto part = backend->fabric().split(*all, backend->fabric().rank() % 2, 0);
+    REQUIRE(part);
+    backend->fabric().close(*part);
+    backend->fabric().close(*all);
+    CHECK(spy.comms_freed == 2);
+  }
+  CHECK(spy.comms_freed == 4);
+}
+TEST_CASE("a rank that waits in a closing still serves its peers") {
+  using pool_type = dyncp::group_pool<dyncp::mpi::backend>;
+  mpi_runner<> runner({.order = dyncp::cpu::stream_order::shuffled});
+  runner.run([](dyncp::mpi::backend& backend) -> dyncp::result<void> {
+    auto pool = pool_type::create(backend, {});
+    if (!pool) return std::move(pool).error();
+    const auto s = backend.device().main_stream();
+    const std::int32_t n = pool->ranks();
+    std::int32_t words[3] = {pool->rank(), -1, -1};
+    {
+      auto other = pool_type::create(backend, {});
+      if (!other) return std::move(other).error();
+      for (int i = 0; i < 2 && n > 1; ++i) {  // what the first brings, the second sends on
+        const dyncp::outgoing out{(pool->rank() + 1) % n, words + i, 4};
+        const dyncp::incoming in{(pool->rank() + n - 1) % n, words + i + 1, 4};
+        DYNCP_TRY(pool->exchange(pool->everyone(), {&out, 1}, {&in, 1}, s));
+      }
+      if (pool->rank() % 2 == 1) DYNCP_TRY(pool->synchronize(s));
+    }
+    DYNCP_TRY(pool->synchronize(s));
+    if (n > 1 && words[2] != (pool->rank() + 2 * n - 2) % n) {
+      return dyncp_test::failed("a rank was not served");
+    }
+    return {};
+  });
+}
+TEST_CASE("no deadline is a deadline beyond all clocks") {
+  mpi_runner<> runner({}, {.deadline_us = std::numeric_limits<std::int64_t>::max()});
+  dyncp_test::check_exchanges(runner, dyncp::pool_strategy::split);
 }

@@ -3,6 +3,7 @@
 
 #include "conformance/dense_attention.hpp"
 #include "conformance/runner.hpp"
+#include "support/bf16_attention.hpp"
 
 #include <dyncp/attention/ring_attention.hpp>
 #include <dyncp/core/accumulator.hpp>
@@ -153,6 +154,9 @@ class ring_oracle {
   [[nodiscard]] const dense_attention& of(std::int64_t id) const {
     return sequences_[static_cast<std::size_t>(id)];
   }
+  [[nodiscard]] std::int64_t sequences() const {
+    return static_cast<std::int64_t>(sequences_.size());
+  }
   /// What differences are related to: the largest result of that name in the batch. Where the sums
   /// cancel (one token: dq = dk = 0; scores far from 0, keys nearly equal) the size of what
   /// cancels; scores of thousands lose that many units in the last place of their exponentials.
@@ -169,6 +173,37 @@ class ring_oracle {
   std::array<double, 5> sizes_ = {};
   double largest_score_ = 0;
 };
+
+/// Deviations of a plain bfloat16 computation on whole sequences, which shares nothing with the
+/// library: the ring may have at most twice of them.
+inline deviations plain_bfloat16(const ring_case& c, const ring_oracle<dyncp::bfloat16>& oracle) {
+  deviations sums;
+  for (std::int64_t id = 0; id < oracle.sequences(); ++id) {
+    const dense_attention& d = oracle.of(id);
+    const auto tensor_of = [&](const std::vector<double>& values, std::int32_t heads,
+                               std::int32_t dim) {
+      const auto h = static_cast<std::size_t>(heads);
+      const auto w = static_cast<std::size_t>(dim);
+      dense_tensor t(values.size() / (h * w), h, w);
+      t.values = values;
+      return t;
+    };
+    const auto plain = bf16_attention(tensor_of(d.q, c.shape.q_heads, c.shape.qk_dim),
+                                      tensor_of(d.k, c.shape.kv_heads, c.shape.qk_dim),
+                                      tensor_of(d.v, c.shape.kv_heads, c.shape.v_dim),
+                                      tensor_of(d.dout, c.shape.q_heads, c.shape.v_dim),
+                                      c.shape.scale, c.mask == dyncp::attention_mask::causal);
+    const std::array<const dense_tensor*, 5> got = {&plain.out, &plain.lse, &plain.dq, &plain.dk,
+                                                    &plain.dv};
+    const std::array<const std::vector<double>*, 5> want = {&d.out, &d.lse, &d.dq, &d.dk, &d.dv};
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      for (std::size_t x = 0; x < want[i]->size(); ++x) {
+        sums[i].add(got[i]->values[x], (*want[i])[x], oracle.scale(i));
+      }
+    }
+  }
+  return sums;
+}
 
 /// What a rank works on in one micro-batch.
 struct rank_work {

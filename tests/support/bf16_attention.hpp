@@ -5,7 +5,7 @@
 // weights, output, their gradients) is rounded before the next product, sums are kept in float.
 // Its error is the yardstick for kernels: they may have at most twice of it.
 
-#include "support/dense_attention.hpp"
+#include "support/dense_tensor.hpp"
 
 #include <cmath>
 #include <cstddef>

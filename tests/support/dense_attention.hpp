@@ -5,39 +5,14 @@
 // memory: the oracle for kernels and rings. Nothing here includes the library, and the gradient
 // goes through the Jacobian of the softmax instead of the row sums (delta) that kernels use.
 
+#include "support/dense_tensor.hpp"
+
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <vector>
 
 namespace dyncp_test {
-
-/// (rows, heads, dim), in double.
-struct dense_tensor {
-  std::size_t rows = 0;
-  std::size_t heads = 0;
-  std::size_t dim = 0;
-  std::vector<double> values;
-
-  dense_tensor() = default;
-  dense_tensor(std::size_t r, std::size_t h, std::size_t d)
-      : rows(r), heads(h), dim(d), values(r * h * d, 0.0) {}
-
-  double& at(std::size_t r, std::size_t h, std::size_t c) {
-    return values[(r * heads + h) * dim + c];
-  }
-  double at(std::size_t r, std::size_t h, std::size_t c) const {
-    return values[(r * heads + h) * dim + c];
-  }
-};
-
-struct dense_attention_result {
-  dense_tensor out;  // (queries, q_heads, v_dim)
-  dense_tensor lse;  // (queries, q_heads, 1)
-  dense_tensor dq;
-  dense_tensor dk;
-  dense_tensor dv;
-};
 
 /// One sequence: q and dout of the queries, k and v of the keys. Under a causal mask query i sees
 /// keys 0..i. A query without keys gives output 0, log-sum-exp -inf and no gradient.

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,25 @@ TEST_CASE("a rule that the layout cannot be cut by is refused, with the rule tha
   CHECK(pack_layout::make(longs{8}, layout_kind::contiguous, 4, {.multiple = 4}));
   CHECK(pack_layout::make(longs{8}, layout_kind::row_split, 4, {}));
   CHECK(pack_layout::make(longs{7}, layout_kind::zigzag, 1, {}));
+}
+
+TEST_CASE("a rule with a multiple below 1 is refused by the name of the multiple") {
+  for (const std::int32_t below : {0, -1, std::numeric_limits<std::int32_t>::min()}) {
+    const std::pair<const char*, padding_rule> rules[] = {
+        {"sequence_parallel", {.sequence_parallel = below}},
+        {"padding_rule::multiple", {.multiple = below}},
+        {"shard_multiple", {.shard_multiple = below}}};
+    for (const auto& [name, rule] : rules) {
+      for (const std::int32_t cp : {1, 4}) {
+        const auto pack = pack_layout::make(longs{8, 3}, layout_kind::row_split, cp, rule);
+        REQUIRE(!pack);
+        CHECK(pack.error().code == errc::invalid_argument);
+        CHECK(pack.error().value == below);
+        CHECK(pack.error().limit == 1);
+        CHECK(pack.error().what.find(name) != std::string::npos);
+      }
+    }
+  }
 }
 
 TEST_CASE("a row split without a rule: shares are made equal by rows of no sequence") {

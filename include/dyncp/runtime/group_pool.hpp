@@ -122,13 +122,11 @@ class group_pool {
   /// group that the pool was not asked to make.
   [[nodiscard]] result<group_handle> group(rank_range range) const {
     const std::int32_t ranks = communicators_.front().size();
-    const std::string name =
-        "group of ranks " + std::to_string(range.begin) + ".." + std::to_string(range.end() - 1);
     if (range.size < 1 || range.begin < 0 || range.end() > ranks || !range.contains(rank())) {
-      return error{
-          errc::invalid_argument,
-          name + " asked for by rank " + std::to_string(rank()) + " of " + std::to_string(ranks),
-          range.size, ranks, "ask for a group of the domain that holds this rank"};
+      return error{errc::invalid_argument,
+                   name_of(range) + " asked for by rank " + std::to_string(rank()) + " of " +
+                       std::to_string(ranks),
+                   range.size, ranks, "ask for a group of the domain that holds this rank"};
     }
     group_handle handle{generation(), range, rank() - range.begin, 0};
     if (range.size == 1) {
@@ -138,7 +136,7 @@ class group_pool {
     if (range.size == ranks) return handle;
     const bool made = std::find(sizes_.begin(), sizes_.end(), range.size) != sizes_.end();
     if (!any_group_ && (!made || range.begin % range.size != 0)) {
-      return error{errc::not_created, "the " + name + " was not created", range.size, 0,
+      return error{errc::not_created, "the " + name_of(range) + " was not created", range.size, 0,
                    made ? "its groups begin at multiples of their size"
                         : "name its size in pool_options::sizes"};
     }
@@ -228,6 +226,9 @@ class group_pool {
     communicator_sizes_.push_back(communicators_.front().size());
   }
 
+  [[nodiscard]] static std::string name_of(rank_range range) {
+    return "group of ranks " + std::to_string(range.begin) + ".." + std::to_string(range.end() - 1);
+  }
   [[nodiscard]] static error does_not_divide(std::int32_t size, std::int32_t ranks) {
     return error{errc::invalid_argument,
                  "a group size of " + std::to_string(size) + " does not divide the " +

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <string>
@@ -34,12 +35,21 @@ class pack_layout {
 
   /// The layout of `lengths` (tokens), in this order, padded by `rule`, on a group of `cp` ranks.
   ///
-  /// Errors: invalid_argument for cp < 1 or a rule whose alignment the layout cannot be cut by;
-  /// invalid_length, overflow as `prefix_sums`. Complexity: linear.
+  /// Errors: invalid_argument for cp < 1, a rule with a multiple < 1 or one whose alignment the
+  /// layout cannot be cut by; invalid_length, overflow as `prefix_sums`. Complexity: linear.
   [[nodiscard]] static result<pack_layout> make(std::span<const std::int64_t> lengths,
                                                 layout_kind layout, std::int32_t cp,
                                                 const padding_rule& rule) {
     if (cp < 1) return bad_group(cp);
+    for (const auto& [name, multiple] :
+         {std::pair<const char*, std::int64_t>{"sequence_parallel", rule.sequence_parallel},
+          {"multiple", rule.multiple},
+          {"shard_multiple", rule.shard_multiple}}) {
+      if (multiple >= 1) continue;
+      return error{errc::invalid_argument,
+                   "padding_rule::" + std::string(name) + " is " + std::to_string(multiple),
+                   multiple, 1, "use 1 for no padding"};
+    }
     const std::int64_t align = alignment(rule, cp);
     const std::int64_t needed = length_multiple(layout, cp);
     if (align % needed != 0) {

@@ -33,18 +33,18 @@ class thread_fabric {
  public:
   using stream = device::stream;
 
-  /// The ranks of one opening or split. A value without resources.
+  /// The ranks of one opening or split.
   class communicator {
    public:
     [[nodiscard]] std::int32_t rank() const noexcept { return index_; }
     [[nodiscard]] std::int32_t size() const noexcept {
       return static_cast<std::int32_t>(members_.size());
     }
-    [[nodiscard]] std::uint64_t family() const noexcept { return family_; }
+    [[nodiscard]] std::uint64_t family() const noexcept { return ancestry_.family; }
 
    private:
     friend class thread_fabric;
-    std::uint64_t family_ = 0;
+    thread_world::ancestry ancestry_;
     std::uint64_t id_ = 0;
     std::uint64_t splits_ = 0;
     std::int32_t index_ = 0;
@@ -65,8 +65,8 @@ class thread_fabric {
 
   [[nodiscard]] result<communicator> open() {
     communicator all;
-    all.family_ = ++opened_;
-    all.id_ = world_->communicator_id(0, all.family_, 0);
+    all.ancestry_ = {++opened_, 0, 0, 0};
+    all.id_ = world_->open(all.ancestry_, ranks());
     all.index_ = rank_;
     all.members_.resize(static_cast<std::size_t>(ranks()));
     for (std::int32_t r = 0; r < ranks(); ++r) all.members_[static_cast<std::size_t>(r)] = r;
@@ -79,16 +79,20 @@ class thread_fabric {
     auto order = split_order(all, color, key);
     if (!order) return std::move(order).error();
     communicator child;
-    child.family_ = parent.family_;
-    child.id_ = world_->communicator_id(parent.id_, ++parent.splits_, color);
+    child.ancestry_ = {parent.family(), parent.id_, ++parent.splits_, color};
     for (const std::int32_t rank : *order) {
       if (rank == parent.rank()) child.index_ = child.size();
       child.members_.push_back(parent.members_[static_cast<std::size_t>(rank)]);
     }
+    child.id_ = world_->open(child.ancestry_, child.size());
     return child;
   }
 
-  void close(communicator& comm) noexcept { comm.members_.clear(); }
+  void close(communicator& comm) noexcept {
+    if (comm.members_.empty()) return;
+    world_->close(comm.ancestry_);
+    comm.members_.clear();
+  }
 
   [[nodiscard]] result<void> exchange(communicator& comm, std::span<const outgoing> out,
                                       std::span<const incoming> in, stream s) {
@@ -137,11 +141,11 @@ class thread_fabric {
   }
 
   void fail(communicator& comm, const error& why) {
-    world_->poison(comm.family_, why, rank_);
+    world_->poison(comm.family(), why, rank_);
     device_->discard();
   }
   [[nodiscard]] result<void> health(const communicator& comm) const {
-    return world_->health(comm.family_);
+    return world_->health(comm.family());
   }
 
  private:
@@ -191,7 +195,7 @@ class thread_fabric {
       spare_.pop_back();
     }
     x->rank = rank_;
-    x->family = comm.family_;
+    x->family = comm.family();
     x->channel = 2 * comm.id_ + plane;
     x->begun = false;
     x->out.clear();

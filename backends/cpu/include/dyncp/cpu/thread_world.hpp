@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -82,6 +83,15 @@ class thread_world {
     std::int64_t deadline_us = 0;
   };
 
+  /// Where a communicator comes from: the first of its family has no parent, that is 0.
+  struct ancestry {
+    std::uint64_t family = 0;
+    std::uint64_t parent = 0;
+    std::uint64_t split = 0;  // of the parent: 1, 2, ...
+    std::int32_t color = 0;
+    friend auto operator<=>(const ancestry&, const ancestry&) = default;
+  };
+
   explicit thread_world(thread_world_options options)
       : options_(std::move(options)),
         ranks_(static_cast<std::size_t>(options_.ranks)),
@@ -105,6 +115,11 @@ class thread_world {
     const std::lock_guard lock(mutex_);
     return static_cast<std::int64_t>(messages_.size() * sizeof(message) +
                                      boxes_.size() * sizeof(boxes_type::value_type));
+  }
+  /// Mailboxes, communicators and failures that are kept: 0 once every communicator is closed.
+  [[nodiscard]] std::int64_t entries() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::int64_t>(boxes_.size() + communicators_.size() + families_.size());
   }
   [[nodiscard]] std::int64_t now_us() const {
     const std::lock_guard lock(mutex_);
@@ -154,8 +169,10 @@ class thread_world {
         me.wake.wait(lock);
         continue;
       }
+      // Clocks count in nanoseconds: a deadline beyond them is waited for an hour at a time.
       const std::int64_t until = next_event(rank);
-      me.wake.wait_until(lock, start_ + std::chrono::microseconds(until));
+      const std::int64_t hour = now() + 3'600'000'000;
+      me.wake.wait_until(lock, start_ + std::chrono::microseconds(std::min(until, hour)));
       if (now() >= until) unblock(me);
     }
   }
@@ -179,13 +196,29 @@ class thread_world {
     return aborted(found->second);
   }
 
-  /// The number of the communicator with this ancestry, the same for all its members.
-  [[nodiscard]] std::uint64_t communicator_id(std::uint64_t parent, std::uint64_t split,
-                                              std::int32_t color) {
+  /// The number of the communicator with this ancestry, the same for all its `members`.
+  [[nodiscard]] std::uint64_t open(const ancestry& comm, std::int32_t members) {
     const std::lock_guard lock(mutex_);
-    const auto [place, added] = communicators_.try_emplace({parent, split, color}, 0);
-    if (added) place->second = communicators_.size();
-    return place->second;
+    const auto [place, added] = communicators_.try_emplace(comm);
+    if (added) place->second = {++numbered_, members};
+    return place->second.number;
+  }
+  /// A member is done with `comm`. With the last one its mailboxes go; with the last of a family's
+  /// first, all that is kept of the family.
+  void close(const ancestry& comm) {
+    const std::lock_guard lock(mutex_);
+    const auto found = communicators_.find(comm);
+    if (found == communicators_.end() || --found->second.open_members > 0) return;
+    auto last = std::next(found);
+    if (comm.parent == 0) {
+      last = communicators_.lower_bound({comm.family + 1, 0, 0, 0});
+      families_.erase(comm.family);
+    }
+    for (auto c = found; c != last; ++c) {
+      const std::uint64_t channel = 2 * c->second.number;
+      boxes_.erase(boxes_.lower_bound({channel, 0, 0}), boxes_.lower_bound({channel + 2, 0, 0}));
+    }
+    communicators_.erase(found, last);
   }
 
   /// `rank` takes no part any more: what it posted is withdrawn, waiting for it fails.
@@ -216,11 +249,9 @@ class thread_world {
     std::int32_t dst = 0;
     friend auto operator<=>(const box_key&, const box_key&) = default;
   };
-  struct communicator_key {
-    std::uint64_t parent = 0;
-    std::uint64_t split = 0;
-    std::int32_t color = 0;
-    friend auto operator<=>(const communicator_key&, const communicator_key&) = default;
+  struct communicator_state {
+    std::uint64_t number = 0;
+    std::int32_t open_members = 0;
   };
   struct poisoning {
     error why;
@@ -315,7 +346,7 @@ class thread_world {
       }
     }
     x.begun = true;
-    x.deadline_us = now() + options_.deadline_us;
+    x.deadline_us = now() + std::min(options_.deadline_us, never);
     me.active.push_back(&x);
     for (exchange::part& part : x.out) {
       mailbox& box = boxes_[{x.channel, x.rank, part.peer}];
@@ -456,7 +487,9 @@ class thread_world {
   }
 
   void unlink(const exchange& x, const exchange::part& part) {
-    mailbox& box = boxes_[{x.channel, x.rank, part.peer}];
+    const auto found = boxes_.find({x.channel, x.rank, part.peer});
+    if (found == boxes_.end()) return;  // closed by all
+    mailbox& box = found->second;
     message* before = nullptr;
     for (message* m = box.head; m != nullptr; before = m, m = m->next) {
       if (m != part.sent) continue;
@@ -569,7 +602,8 @@ class thread_world {
   std::vector<message*> free_;
   boxes_type boxes_;
   std::map<std::uint64_t, poisoning> families_;
-  std::map<communicator_key, std::uint64_t> communicators_;
+  std::map<ancestry, communicator_state> communicators_;
+  std::uint64_t numbered_ = 0;
 };
 
 }  // namespace cpu

@@ -46,10 +46,11 @@ struct fabric_options {
 /// of tests with the deadline, and a failure is told to all ranks on a communicator of its own,
 /// which each wait looks at. A process that vanished is found by the deadline.
 ///
-/// After a failure the communicators of the family are left to MPI_Finalize (freeing is
-/// collective), and memory of messages that were in flight must not be freed before the peers
-/// failed too, at most one deadline later. MPI does not tell what memory it uses: memory_in_use()
-/// is 0.
+/// Freeing a communicator is collective, so closing one of all ranks, and the end of the fabric,
+/// wait for all ranks, at most for the deadline. After a failure the communicators of the family
+/// are left to MPI_Finalize, and memory of messages that were in flight must not be freed before
+/// the peers failed too, at most one deadline later. MPI does not tell what memory it uses:
+/// memory_in_use() is 0.
 ///
 /// Requires MPI_Init before, destruction before MPI_Finalize. The communicator of the caller is
 /// duplicated, never used, freed or aborted. Thread safety: an object belongs to the thread that
@@ -70,6 +71,7 @@ class fabric {
     std::uint64_t family_ = 0;
     std::int32_t rank_ = 0;
     std::int32_t size_ = 1;
+    bool opened_ = false;  // of all ranks, not a split
   };
 
   /// Collective over `parent`.
@@ -94,12 +96,15 @@ class fabric {
   fabric& operator=(const fabric&) = delete;
   ~fabric() {
     device_->discard();
-    for (notice_out& n : sent_notices_) release(n.request, false);
-    // Freeing is collective: only where every rank comes here the same way.
-    if (poisoned_.empty()) {
-      if (control_ != MPI_COMM_NULL) MPI_Comm_free(&control_);
-      if (all_ != MPI_COMM_NULL) MPI_Comm_free(&all_);
-    }
+    if (all_ == MPI_COMM_NULL || control_ == MPI_COMM_NULL) return;
+    // A rank that failed tells all others and does not come to the meeting: all of them free, or
+    // none does.
+    const bool agreed =
+        listen().has_value() && poisoned_.empty() && meet(all_, 0, "the end of the fabric");
+    end_notices();
+    if (!agreed) return;
+    MPI_Comm_free(&control_);
+    MPI_Comm_free(&all_);
   }
 
   [[nodiscard]] std::int32_t rank() const noexcept { return rank_; }
@@ -112,6 +117,7 @@ class fabric {
     DYNCP_TRY(meet(all_, out.family_, "the opening of a communicator"));
     DYNCP_TRY(called(MPI_Comm_dup(all_, &out.comm_), "MPI_Comm_dup"));
     DYNCP_TRY(describe(out));
+    out.opened_ = true;
     return out;
   }
   [[nodiscard]] result<communicator> split(communicator& parent, std::int32_t color,
@@ -126,8 +132,11 @@ class fabric {
     return out;
   }
   void close(communicator& comm) noexcept {
-    if (comm.comm_ != MPI_COMM_NULL && poisoned_.find(comm.family_) == poisoned_.end()) {
-      MPI_Comm_free(&comm.comm_);
+    if (comm.comm_ == MPI_COMM_NULL) return;
+    closed_.push_back({comm.family_, comm.comm_});
+    // Splits wait for their parent of all ranks: a rank that failed may be no member of the split.
+    if (comm.opened_) {
+      free_family(comm.family_, health(comm) && meet(comm.comm_, comm.family_, "a closing"));
     }
     comm.comm_ = MPI_COMM_NULL;
   }
@@ -161,6 +170,7 @@ class fabric {
   }
 
   [[nodiscard]] result<void> synchronize(stream s) {
+    if (missed_ != nullptr) return std::move(*std::exchange(missed_, nullptr));
     for (patience idle;;) {
       auto moved = device_->pump();
       if (!moved) return std::move(moved).error();
@@ -177,6 +187,7 @@ class fabric {
   void fail(communicator& comm, const error& why) {
     poison(comm.family_, why);
     device_->discard();
+    missed_ = nullptr;
   }
   [[nodiscard]] result<void> health(const communicator& comm) {
     if (auto listened = listen(); !listened) return listened;
@@ -247,6 +258,10 @@ class fabric {
     notice content;
     MPI_Request request = MPI_REQUEST_NULL;
   };
+  struct closed_comm {
+    std::uint64_t family = 0;
+    MPI_Comm comm = MPI_COMM_NULL;
+  };
 
   fabric(cpu::device& local, fabric_options options) : device_(&local), options_(options) {
     for (int i = 0; i < 64; ++i) spare_.push_back(new_state());
@@ -283,17 +298,35 @@ class fabric {
     return {};
   }
 
-  /// A barrier with a deadline, before a call of MPI that blocks.
+  /// The end of a wait that begins now; the clock's, if the deadline is beyond it.
+  [[nodiscard]] clock::time_point latest() const {
+    const auto now = clock::now();
+    const std::chrono::microseconds wait(options_.deadline_us);
+    const auto left =
+        std::chrono::duration_cast<std::chrono::microseconds>(clock::time_point::max() - now);
+    return wait < left ? now + wait : clock::time_point::max();
+  }
+
+  /// Why `family`, or for 0 any, is poisoned; nullptr if it is not.
+  [[nodiscard]] const error* poison_of(std::uint64_t family) const {
+    const auto found = family == 0 ? poisoned_.begin() : poisoned_.find(family);
+    return found == poisoned_.end() ? nullptr : &found->second;
+  }
+
+  /// A barrier with a deadline, before a call of MPI that blocks. Streams go on meanwhile: a peer
+  /// may wait for what they send before it comes.
   [[nodiscard]] result<void> meet(MPI_Comm comm, std::uint64_t family, const char* what) {
     MPI_Request request = MPI_REQUEST_NULL;
     DYNCP_TRY(called(MPI_Ibarrier(comm, &request), "MPI_Ibarrier"));
-    const auto deadline = clock::now() + std::chrono::microseconds(options_.deadline_us);
+    const auto deadline = latest();
     for (patience idle;;) {
       int done = 0;
       DYNCP_TRY(called(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"));
       if (done != 0) return {};
       DYNCP_TRY(listen());
-      if (const auto found = poisoned_.find(family); found != poisoned_.end()) return found->second;
+      if (const error* const why = poison_of(family)) return *why;
+      auto moved = device_->pump();
+      if (!moved && missed_ == nullptr) missed_ = std::make_unique<error>(moved.error());
       if (clock::now() >= deadline) {
         return poison(
             family, error{errc::timeout,
@@ -302,8 +335,15 @@ class fabric {
                           options_.deadline_us, options_.deadline_us,
                           "call it on all ranks, in the same order"});
       }
-      idle.after(false);
+      idle.after(moved.has_value() && *moved);
     }
+  }
+
+  void free_family(std::uint64_t family, bool agreed) noexcept {
+    for (closed_comm& c : closed_) {
+      if (c.family == family && agreed) MPI_Comm_free(&c.comm);
+    }
+    std::erase_if(closed_, [family](const closed_comm& c) { return c.family == family; });
   }
 
   state_ptr prepare(const communicator& comm, std::span<const outgoing> out,
@@ -361,7 +401,7 @@ class fabric {
   [[nodiscard]] result<void> begin(state& x) {
     x.begun = true;
     ++active_;
-    x.deadline = clock::now() + std::chrono::microseconds(options_.deadline_us);
+    x.deadline = latest();
     for (part& p : x.parts) {
       const wire_type wire(p.bytes, options_.block_bytes);
       DYNCP_TRY(
@@ -478,6 +518,24 @@ class fabric {
     return why;
   }
 
+  /// Waits until MPI is done with the notices, at most for the deadline. Listens meanwhile: two
+  /// ranks that tell each other may both have to be heard first.
+  void end_notices() noexcept {
+    const auto told = [this] {
+      return std::all_of(sent_notices_.begin(), sent_notices_.end(), [](notice_out& n) {
+        int done = 0;
+        return MPI_Test(&n.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+      });
+    };
+    const auto deadline = latest();
+    for (patience idle; !told(); idle.after(false)) {
+      if (listen() && clock::now() < deadline) continue;
+      // MPI may still read them, whenever that peer listens: leaked on purpose.
+      static_cast<void>(new std::deque<notice_out>(std::move(sent_notices_)));
+      return;
+    }
+  }
+
   bool remember(std::uint64_t family, std::int32_t rank, const std::string& what) {
     return poisoned_
         .try_emplace(
@@ -515,6 +573,8 @@ class fabric {
   std::vector<state_ptr> spare_;
   std::map<std::uint64_t, error> poisoned_;
   std::deque<notice_out> sent_notices_;
+  std::vector<closed_comm> closed_;  // of families whose opened communicator is open
+  std::unique_ptr<error> missed_;    // of a stream, while this rank waited in `meet`
 };
 
 static_assert(dyncp::fabric<fabric>);
