@@ -12,6 +12,7 @@
 #include <dyncp/core/bfloat16.hpp>
 #include <dyncp/core/config.hpp>
 #include <dyncp/core/contain.hpp>
+#include <dyncp/core/contain_memory.hpp>
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/float16.hpp>
 #include <dyncp/core/int_math.hpp>
@@ -154,6 +155,7 @@
 #include <dyncp/trainer/share_step.hpp>
 #include <dyncp/trainer/step_message.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
+#include <dyncp/trainer/step_terms.hpp>
 #include <dyncp/trainer/step_vote.hpp>
 #include <dyncp/trainer/token_share.hpp>
 #include <dyncp/trainer/training_step.hpp>

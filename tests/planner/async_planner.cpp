@@ -85,6 +85,12 @@ struct slow_planner {
   int cost() const { return 0; }
 };
 
+/// Returns when `count` calls of `take` sleep.
+template <class Planner>
+void wait_for_sleepers(const async_planner<Planner>& ahead, std::int32_t count) {
+  while (ahead.report().waiting < count) std::this_thread::yield();
+}
+
 problem numbered(std::int64_t n) {
   problem p;
   p.limits.max_tokens_per_rank = n;
@@ -178,13 +184,18 @@ TEST_CASE("take waits, says how long, and does not wait for what is ready") {
   slow.door->set(false);
   REQUIRE(ahead.submit(0, numbered(1)));
   slow.door->wait_for_visitor();
+  double asleep_s = 0;  // at least that long
   std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    wait_for_sleepers(ahead, 1);
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    asleep_s = passed.count();
     slow.door->set(true);
   });
   REQUIRE(ahead.take(0));
   opener.join();
-  CHECK(ahead.report().last_wait_s > 0.005);
+  CHECK(ahead.report().last_wait_s >= asleep_s);
   CHECK(ahead.report().waited_s == ahead.report().last_wait_s);
   const double before = ahead.report().waited_s;
   REQUIRE(ahead.submit(1, numbered(2)));
@@ -210,7 +221,7 @@ TEST_CASE("cancel: who waits is told, what is in progress is thrown away, later 
     if (!got) CHECK(got.error().code == errc::cancelled);
     told = true;
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  wait_for_sleepers(ahead, 1);
   ahead.cancel();
   waiter.join();
   CHECK(told);
@@ -223,6 +234,29 @@ TEST_CASE("cancel: who waits is told, what is in progress is thrown away, later 
   REQUIRE(got);
   CHECK(got->plan.max_tokens_per_rank == 5);
   CHECK(got->plan.num_ranks == 0);  // what was learned before is forgotten
+}
+
+TEST_CASE("without a thread, `take` plans in order, and wakes who waits for the same plans") {
+  slow_planner slow;
+  async_planner ahead{slow, {.depth = 3, .own_thread = false}};
+  slow.door->set(false);
+  for (std::int64_t k = 0; k < 3; ++k) REQUIRE(ahead.submit(k, numbered(k + 1)));
+  const auto take = [&](std::int64_t k) {
+    const auto got = ahead.take(k);
+    CHECK(got);
+    if (got) CHECK(got->plan.max_tokens_per_rank == k + 1);
+  };
+  std::thread planning(take, 2);  // makes all three
+  slow.door->wait_for_visitor();
+  std::thread waiting(take, 0);   // finds the first in progress, and is no one to plan it
+  wait_for_sleepers(ahead, 1);
+  slow.door->set(true);
+  planning.join();
+  waiting.join();
+  take(1);
+  CHECK(ahead.report().planned == 3);
+  const std::lock_guard lock(slow.door->mutex);
+  CHECK(slow.door->order == std::vector<std::int64_t>{1, 2, 3});
 }
 
 TEST_CASE("an async planner may go away at any time") {

@@ -13,11 +13,13 @@
 #include <dyncp/cpu/fault.hpp>
 #include <dyncp/cpu/thread_backend.hpp>
 #include <dyncp/cpu/thread_world.hpp>
+#include <dyncp/packers/plan_hint.hpp>
 #include <dyncp/planner/planner.hpp>
 #include <dyncp/problem/problem.hpp>
 #include <dyncp/problem/sequence.hpp>
 #include <dyncp/runtime/group_pool.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,6 +47,23 @@ inline dyncp::problem small_job(std::int32_t ranks, std::int64_t limit = 100, st
 inline auto planner_of(const dyncp::problem& p) {
   return dyncp::planner{dyncp::analytic_cost(p.model, p.cluster, p.parallel)};
 }
+
+/// Plans otherwise once it has learned: micro-batches backwards. So ranks of which only some have
+/// learned plan differently, on any batch of two micro-batches or more.
+struct learning_planner {
+  decltype(planner_of(std::declval<dyncp::problem>())) plain;
+  dyncp::result<dyncp::planned> plan(const dyncp::problem& p, const dyncp::plan_hint& hint) const {
+    auto made = plain.plan(p);
+    if (!made) return made;
+    if (!hint.regions.empty()) {
+      std::reverse(made->plan.micro_batches.begin(), made->plan.micro_batches.end());
+    }
+    made->hint.regions = hint.regions;
+    made->hint.regions.emplace_back();
+    return made;
+  }
+  const auto& cost() const { return plain.cost(); }
+};
 
 inline std::vector<std::int64_t> some_lengths(std::int64_t count, std::int64_t longest,
                                               std::uint64_t seed) {
@@ -79,6 +98,7 @@ struct rank_world {
   std::int32_t ranks = 4;
   std::int64_t deadline_us = 1'000'000;
   std::vector<dyncp::cpu::fault> faults = {};
+  std::int64_t* ended_us = nullptr;  ///< where to note the virtual time at the end
 };
 
 /// Runs f(pool) on each rank, in virtual time; returns what each returned.
@@ -88,12 +108,14 @@ std::vector<dyncp::result<void>> run_pool(const rank_world& w, F f) {
                                   .deadline_us = w.deadline_us,
                                   .time = dyncp::cpu::time_source::virtual_time,
                                   .faults = w.faults});
-  return dyncp::cpu::run_ranks(world, {}, [&](dyncp::cpu::thread_backend& b)
-                                              -> dyncp::result<void> {
+  auto results = dyncp::cpu::run_ranks(world, {}, [&](dyncp::cpu::thread_backend& b)
+                                                      -> dyncp::result<void> {
     auto pool = thread_pool::create(b, {.warm_up = false});
     if (!pool) return std::move(pool).error();
     return f(*pool);
   });
+  if (w.ended_us != nullptr) *w.ended_us = world.now_us();
+  return results;
 }
 
 /// "" if all ranks succeeded.

@@ -4,6 +4,7 @@
 // every sample once.
 #include "trainer/batches.hpp"
 
+#include <dyncp/runtime/collectives.hpp>
 #include <dyncp/trainer/data_iterator.hpp>
 
 #include <doctest/doctest.h>
@@ -12,7 +13,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -32,6 +32,9 @@ using dyncp::sequence;
 namespace {
 
 constexpr std::int32_t ranks = 4;
+
+/// An exchange by which every rank has made its pool.
+constexpr std::int64_t first_step = 6;
 
 /// What the ranks saw: which iteration each sequence was yielded in, by rank, and every error.
 struct ledger {
@@ -73,7 +76,7 @@ struct ledger {
       CHECK(entry.second.size() == 1);
     }
   }
-  /// Every rank has `n` errors, the k-th with the same code, sentence and number.
+  /// Every rank has `n` errors, the k-th with the same code, sentence and numbers.
   void check_errors(std::size_t n, errc code) {
     CHECK(errors.size() == (n == 0 ? 0u : static_cast<std::size_t>(ranks)));
     for (const auto& entry : errors) {
@@ -83,10 +86,10 @@ struct ledger {
       for (std::size_t k = 0; k < n; ++k) {
         CHECK(list[k].code == code);
         if (code != errc::parse_error) CHECK(!list[k].hint.empty());
-        if (code != errc::aborted) CHECK(list[k].what == errors.begin()->second[k].what);
-        // A rank that heard all votes when another one had not is one iteration ahead.
-        const std::int64_t apart = list[k].value - errors.begin()->second[k].value;
-        CHECK(std::abs(apart) <= (code == errc::aborted ? 1 : 0));
+        const dyncp::error& first = errors.begin()->second[k];
+        CHECK(list[k].what == first.what);
+        CHECK(list[k].value == first.value);
+        CHECK(list[k].limit == first.limit);
       }
     }
   }
@@ -101,7 +104,7 @@ dyncp::result<void> drain(Iterator& batches, thread_pool& pool, ledger& book,
     if (step && !*step) return {};
     if (step) {
       book.add(pool.rank(), **step);
-      on_step();
+      if (auto trained = on_step(); !trained) return trained;
       continue;
     }
     book.add(pool.rank(), step.error());
@@ -112,7 +115,7 @@ dyncp::result<void> drain(Iterator& batches, thread_pool& pool, ledger& book,
 
 template <class Iterator>
 dyncp::result<void> drain(Iterator& batches, thread_pool& pool, ledger& book) {
-  return drain(batches, pool, book, 8, [] {});
+  return drain(batches, pool, book, 8, [] { return dyncp::result<void>{}; });
 }
 
 /// A range of lengths that throws when element `at` is read for the first time.
@@ -159,6 +162,42 @@ class throwing_range {
   }
   std::vector<std::int64_t> lengths_;
   thrower how_;
+};
+
+/// A list of which one element can never be read.
+template <class T>
+class throwing {
+ public:
+  throwing(std::vector<T> all, std::int64_t bad) : all_(std::move(all)), bad_(bad) {}
+  class iterator {
+   public:
+    using value_type = T;
+    using difference_type = std::ptrdiff_t;
+    iterator() = default;
+    explicit iterator(const throwing* range) : range_(range) {}
+    const T& operator*() const {
+      if (at_ == range_->bad_) throw std::runtime_error("bad sector");
+      return range_->all_[static_cast<std::size_t>(at_)];
+    }
+    iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    void operator++(int) { ++at_; }
+    bool operator==(std::default_sentinel_t) const {
+      return at_ == static_cast<std::int64_t>(range_->all_.size());
+    }
+
+   private:
+    const throwing* range_ = nullptr;
+    std::int64_t at_ = 0;
+  };
+  iterator begin() const { return iterator(this); }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::vector<T> all_;
+  std::int64_t bad_;
 };
 
 const std::vector<std::int64_t> lengths = some_lengths(42, 380, 11);
@@ -323,6 +362,84 @@ TEST_CASE("limits, models, cost models and options that differ are found alike")
   }
 }
 
+TEST_CASE("each option that must be alike is compared and named, also one that changes no plan") {
+  struct difference {
+    const char* name;
+    void (*make)(dyncp::data_iterator_options&, dyncp::probe_options&);
+    bool listed;  // it must be alike where lengths are known, too
+  };
+  using options = dyncp::data_iterator_options;
+  using probing = dyncp::probe_options;
+  const std::vector<difference> differences = {
+      {"global_batch_size", [](options& o, probing&) { o.global_batch_size = 7; }, true},
+      {"layout", [](options& o, probing&) { o.layout = dyncp::layout_kind::contiguous; }, true},
+      {"drop_last", [](options& o, probing&) { o.drop_last = true; }, true},
+      {"drop_unfit", [](options& o, probing&) { o.drop_unfit = true; }, true},
+      {"warm_start", [](options& o, probing&) { o.warm_start = true; }, true},
+      {"ahead", [](options& o, probing&) { o.ahead = 2; }, false},
+      {"shape_words", [](options&, probing& p) { p.shape_words = 1; }, false},
+      {"kind of iterator", nullptr, true},
+  };
+  for (const difference& d : differences) {
+    for (const std::int32_t odd : {0, 3}) {
+      for (const bool probe : {false, true}) {
+        if (!probe && !d.listed) continue;
+        INFO(d.name << " on rank " << odd << " probe " << probe);
+        ledger book;
+        const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
+          const dyncp::problem job = small_job(ranks);
+          options o{.global_batch_size = 8};
+          probing shapes;
+          const bool differs = pool.rank() == odd;
+          if (differs && d.make != nullptr) d.make(o, shapes);
+          const auto expect_error = [&](auto batches) -> dyncp::result<void> {
+            auto step = batches.next(pool);
+            if (step) return failed("a step came of options that differ");
+            book.add(pool.rank(), step.error());
+            return {};
+          };
+          if (probe != (differs && d.make == nullptr)) {
+            return expect_error(dyncp::make_probed_iterator(
+                shard_of(lengths, pool.rank(), ranks), planner_of(job), job, o, probe_sample, {},
+                {}, shapes));
+          }
+          return expect_error(dyncp::make_data_iterator(lengths, planner_of(job), job, o,
+                                                        make_sample));
+        });
+        CHECK(complaints(results) == "");
+        book.check_errors(1, errc::mismatch);
+        CHECK(book.errors[0][0].what.find(d.name) != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("data that ends earlier on one rank is told as that") {
+  for (const std::int32_t bad : {0, 2}) {
+    ledger book;
+    const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
+      auto mine = lengths;
+      if (pool.rank() == bad) mine.resize(40);  // 5 batches of 8; the others have 2 more
+      const dyncp::problem job = small_job(ranks);
+      auto batches = dyncp::make_data_iterator(mine, planner_of(job), job,
+                                               {.global_batch_size = 8}, make_sample);
+      for (int k = 0; k < 5; ++k) {
+        auto step = batches.next(pool);
+        if (!step) return std::move(step).error();
+      }
+      auto step = batches.next(pool);
+      if (step) return failed("a step, or an end, of some");
+      book.add(pool.rank(), step.error());
+      return {};
+    });
+    CHECK(complaints(results) == "");
+    book.check_errors(1, errc::mismatch);
+    CHECK(book.errors[0][0].what == "the data ended on rank " + std::to_string(bad) +
+                                        " before iteration 5, and goes on on rank " +
+                                        (bad == 0 ? "1" : "0"));
+  }
+}
+
 TEST_CASE("one rank that cannot plan fails all") {
   ledger book;
   const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
@@ -345,15 +462,19 @@ namespace {
 /// Runs iterators over world after world until all data is drained: the first world has `faults`,
 /// the next none. `make(rank, position)` makes the iterator of a rank. With `restart` all ranks
 /// begin anew as processes do that read a common checkpoint: at the latest iteration that all of
-/// them had reached.
+/// them had reached. With `train` they exchange something after each step, and ask for the step
+/// again if that fails.
 template <class Make>
-void run_worlds(const rank_world& first, Make make, ledger& book, bool restart = false) {
+void run_worlds(const rank_world& first, Make make, ledger& book, bool restart = false,
+                bool train = false) {
   using iterator = decltype(make(0, dyncp::data_position{}));
   std::vector<std::optional<iterator>> iterators(ranks);
   std::vector<std::map<std::int64_t, dyncp::data_position>> saved(ranks, {{0, {}}});
   for (int world = 0; world < 3; ++world) {
     rank_world w = first;
     if (world > 0) w.faults.clear();
+    std::int64_t ended_us = 0;
+    w.ended_us = &ended_us;
     std::int64_t common = 0;
     if (restart && world > 0) {
       common = 1000;
@@ -367,10 +488,20 @@ void run_worlds(const rank_world& first, Make make, ledger& book, bool restart =
       auto done = drain(*iterators[r], pool, book, 8, [&] {
         const dyncp::data_position position = iterators[r]->position();
         saved[r][position.iteration] = position;
+        if (!train) return dyncp::result<void>{};
+        auto everyone = pool.channel(pool.everyone());
+        auto trained = dyncp::barrier(everyone);
+        if (!trained) {
+          CHECK(iterators[r]->again());
+          book.add(pool.rank(), trained.error());
+        }
+        return trained;
       });
       if (done) ++finished;
       return done;
     });
+    // One exchange runs into the deadline; who waits for those that gave up is told at once.
+    CHECK(ended_us <= w.deadline_us);
     if (finished == ranks) return;
     CHECK(finished == 0);
   }
@@ -382,7 +513,7 @@ void run_worlds(const rank_world& first, Make make, ledger& book, bool restart =
 TEST_CASE("a rank that dies ends the step on all within the deadline, wherever it dies") {
   const dyncp::problem job = small_job(ranks);
   for (const std::int32_t bad : {0, 2}) {
-    for (std::int64_t step = 4; step < 18; ++step) {
+    for (std::int64_t step = first_step; step < 18; ++step) {
       INFO("rank " << bad << " at exchange " << step);
       ledger book;
       run_worlds({.faults = {{dyncp::cpu::fault_kind::kill, bad, step, 0}}},
@@ -393,18 +524,14 @@ TEST_CASE("a rank that dies ends the step on all within the deadline, wherever i
                  },
                  book);
       book.check_all_once(42);
-      for (auto& [rank, list] : book.errors) {
-        REQUIRE(list.size() == 1);
-        CHECK(list[0].code == errc::aborted);
-        CHECK(list[0].what.find("was given up") != std::string::npos);
-      }
+      book.check_errors(1, errc::aborted);
     }
   }
 }
 
 TEST_CASE("after a death all ranks may start again from the positions of a common iteration") {
   const dyncp::problem job = small_job(ranks);
-  for (std::int64_t step = 4; step < 18; ++step) {
+  for (std::int64_t step = first_step; step < 18; ++step) {
     INFO("at exchange " << step);
     for (const bool probe : {false, true}) {
       ledger book;
@@ -421,6 +548,7 @@ TEST_CASE("after a death all ranks may start again from the positions of a commo
         }, book, true);
       }
       book.check_all_once(42);
+      book.check_errors(1, errc::aborted);
     }
   }
 }
@@ -441,6 +569,131 @@ TEST_CASE("a rank that is late, or a lost message, ends the step on all; no samp
                  book);
       book.check_all_once(42);
       book.check_errors(1, errc::aborted);
+    }
+  }
+}
+
+// Plans that learn from each other, steps that are yielded again, lengths that lie: what ranks know
+// beyond their data, and may know differently after a fault.
+TEST_CASE("whatever ranks had learned or had to do again, faults lose and mix up no sample") {
+  const dyncp::problem job = small_job(ranks);
+  auto announced = lengths;
+  announced[13] = 60;
+  announced[20] = 30;
+  auto truth = announced;
+  truth[13] -= 3;
+  truth[20] += 5;
+  const auto read = [&](const sequence& s) {
+    return make_sample({s.id, truth[static_cast<std::size_t>(s.id)], -1});
+  };
+  int faults = 0;
+  for (const auto kind : {dyncp::cpu::fault_kind::kill, dyncp::cpu::fault_kind::delay,
+                          dyncp::cpu::fault_kind::drop}) {
+    for (const bool probe : {false, true}) {
+      for (const bool train : {false, true}) {
+        for (const std::int32_t ahead : {0, 2}) {
+          for (std::int64_t step = first_step; step < 26; step += probe ? 7 : 4) {
+            INFO("fault " << static_cast<int>(kind) << " at exchange " << step << " probe " << probe
+                          << " train " << train << " ahead " << ahead);
+            ledger book;
+            const rank_world faulty{.faults = {{kind, 1, step, 5'000'000}}};
+            const dyncp::data_iterator_options options{
+                .global_batch_size = 8, .ahead = ahead, .warm_start = true};
+            if (probe) {
+              run_worlds(faulty, [&](std::int32_t rank, dyncp::data_position) {
+                return dyncp::make_probed_iterator(
+                    shard_of(truth, rank, ranks), learning_planner{planner_of(job)}, job, options,
+                    [&](const token_sample& s) {
+                      return sequence{s.front(), announced[static_cast<std::size_t>(s.front())],
+                                      -1};
+                    });
+              }, book, false, train);
+            } else {
+              run_worlds(faulty, [&](std::int32_t, dyncp::data_position) {
+                return dyncp::make_data_iterator(announced, learning_planner{planner_of(job)}, job,
+                                                 options, read);
+              }, book, false, train);
+            }
+            book.check_all_once(42);
+            // The lies are told, though an error may be lost to the fault, and little else is.
+            REQUIRE(book.errors.size() == ranks);
+            for (const auto& [rank, list] : book.errors) {
+              const auto lies = std::count_if(list.begin(), list.end(), [](const auto& e) {
+                return e.code == errc::invalid_length;
+              });
+              CHECK(lies >= 1);
+              CHECK(list.size() <= 6);
+              faults += static_cast<std::int64_t>(list.size()) > lies ? 1 : 0;
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(faults > 3 * 2 * 2 * (5 + 3) * ranks / 2);
+}
+
+TEST_CASE("after a length that lied any rank may start again from its position") {
+  const dyncp::problem job = small_job(ranks);
+  auto truth = lengths;
+  truth[13] = 57;
+  auto announced = truth;
+  announced[13] = 60;
+  for (const bool probe : {false, true}) {
+    for (const std::int32_t ahead : {0, 2}) {
+      for (std::int32_t restarted = 0; restarted < ranks; ++restarted) {
+        INFO("rank " << restarted << " probe " << probe << " ahead " << ahead);
+        ledger book;
+        const dyncp::data_iterator_options options{.global_batch_size = 8, .ahead = ahead};
+        // Drains; the rank in question forgets all it knew when it hears of the lie.
+        const auto run = [&](thread_pool& pool, auto make) -> dyncp::result<void> {
+          std::optional<decltype(make(dyncp::data_position{}))> batches{make({})};
+          bool known = false;
+          for (int patience = 5; patience > 0;) {
+            auto step = batches->next(pool);
+            if (step && !*step) return {};
+            if (step) {
+              book.add(pool.rank(), **step);
+              continue;
+            }
+            --patience;
+            book.add(pool.rank(), step.error());
+            if (known || pool.rank() != restarted) continue;
+            known = true;
+            const dyncp::data_position position = batches->position();
+            batches.emplace(make(position));
+          }
+          return failed("no end to the errors");
+        };
+        const auto results = run_pool({}, [&](thread_pool& pool) {
+          if (probe) {
+            return run(pool, [&](dyncp::data_position start) {
+              auto o = options;
+              o.start = start;
+              return dyncp::make_probed_iterator(
+                  shard_of(truth, pool.rank(), ranks), planner_of(job), job, o,
+                  [&](const token_sample& s) {
+                    return sequence{s.front(), announced[static_cast<std::size_t>(s.front())], -1};
+                  });
+            });
+          }
+          return run(pool, [&](dyncp::data_position start) {
+            auto o = options;
+            o.start = start;
+            return dyncp::make_data_iterator(announced, planner_of(job), job, o,
+                                             [&](const sequence& s) {
+              return make_sample({s.id, truth[static_cast<std::size_t>(s.id)], -1});
+            });
+          });
+        });
+        CHECK(complaints(results) == "");
+        book.check_all_once(42);
+        REQUIRE(book.errors.size() == ranks);
+        for (const auto& [rank, list] : book.errors) {
+          CHECK(list.front().code == errc::invalid_length);
+          CHECK(list.size() <= 3);
+        }
+      }
     }
   }
 }
@@ -578,6 +831,100 @@ TEST_CASE("a probe that lies is found by who receives the sample; all plan with 
   book.check_all_once(42);
 }
 
+TEST_CASE("what was discarded stays so when a lost message makes the ranks gather lengths again") {
+  const dyncp::problem job = small_job(ranks);
+  int hits = 0;
+  for (const auto kind : {dyncp::cpu::fault_kind::kill, dyncp::cpu::fault_kind::drop}) {
+    for (std::int64_t step = first_step; step < 40; step += 2) {
+      INFO("fault " << static_cast<int>(kind) << " at exchange " << step);
+      ledger book;
+      std::atomic<int> called = 0;
+      std::vector<std::optional<decltype(dyncp::make_probed_iterator(
+          shard_of(lengths, 0, ranks), planner_of(job), job, dyncp::data_iterator_options{},
+          probe_sample))>>
+          iterators(ranks);
+      for (int world = 0; world < 2; ++world) {
+        rank_world w;
+        if (world == 0) w.faults = {{kind, 1, step, 0}};
+        const auto results = run_pool(w, [&](thread_pool& pool) -> dyncp::result<void> {
+          std::optional<decltype(dyncp::make_probed_iterator(
+              shard_of(lengths, 0, ranks), planner_of(job), job, dyncp::data_iterator_options{},
+              probe_sample))>& batches = iterators[static_cast<std::size_t>(pool.rank())];
+          if (world == 0) {
+            batches.emplace(dyncp::make_probed_iterator(
+                shard_of(lengths, pool.rank(), ranks), planner_of(job), job,
+                {.global_batch_size = 8, .ahead = 1}, probe_sample));
+            auto first = batches->next(pool);
+            if (!first) return std::move(first).error();
+            book.add(pool.rank(), **first);
+            batches->discard(11);  // of iteration 1
+            ++called;
+          }
+          return drain(*batches, pool, book, 2, [] { return dyncp::result<void>{}; });
+        });
+        if (called != ranks) break;  // a fault before all had asked for it
+        if (world == 1) CHECK(complaints(results) == "");
+      }
+      if (called != ranks) continue;
+      ++hits;
+      CHECK(book.yielded.count(11) == 0);
+      book.check_all_once(41);
+    }
+  }
+  CHECK(hits > 15);
+}
+
+TEST_CASE("an element of a shard that can never be read or probed is given up by its place") {
+  const dyncp::problem job = small_job(ranks);
+  for (const std::int32_t ahead : {0, 2}) {
+    for (const bool reading : {false, true}) {
+      for (const std::int64_t at : {0, 1, 4, 10}) {  // rank 1 has 0 .. 10
+        INFO("ahead " << ahead << " reading " << reading << " element " << at);
+        ledger book;
+        std::vector<std::vector<std::int64_t>> skipped(ranks);
+        const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
+          const std::int32_t rank = pool.rank();
+          const bool bad = rank == 1;
+          throwing<token_sample> how{shard_of(lengths, rank, ranks), bad && reading ? at : -1};
+          auto batches = dyncp::make_probed_iterator(
+              std::move(how), planner_of(job), job, {.global_batch_size = 8, .ahead = ahead},
+              [&](const token_sample& s) {
+                if (bad && !reading && s.front() == 1 + at * ranks) {
+                  throw std::runtime_error("no such codec");
+                }
+                return probe_sample(s);
+              });
+          if (batches.skip_unreadable()) return failed("nothing has failed yet");
+          for (int patience = 3; patience > 0;) {
+            auto step = batches.next(pool);
+            if (step && !*step) return {};
+            if (step) {
+              book.add(rank, **step);
+              continue;
+            }
+            --patience;
+            book.add(rank, step.error());
+            const auto place = batches.skip_unreadable();
+            if (place) skipped[static_cast<std::size_t>(rank)].push_back(*place);
+            if (batches.skip_unreadable()) return failed("there is one only");
+          }
+          return failed("it fails for good");
+        });
+        CHECK(complaints(results) == "");
+        book.check_errors(1, errc::callback_failed);
+        CHECK(book.errors[0][0].what.find("element " + std::to_string(at) + " of the shard") !=
+              std::string::npos);
+        const std::vector<std::int64_t> place = {at};
+        for (std::size_t r = 0; r < ranks; ++r) {
+          CHECK(skipped[r] == (r == 1 ? place : std::vector<std::int64_t>{}));
+        }
+        CHECK(book.yielded.count(1 + at * ranks) == 0);
+        book.check_all_once(41);
+      }
+    }
+  }
+}
+
 TEST_CASE("a codec that fails at one end fails the step on all, and the samples are still there") {
   struct fragile {
     std::shared_ptr<std::atomic<int>> pack_failures = std::make_shared<std::atomic<int>>(0);
@@ -615,7 +962,9 @@ TEST_CASE("a codec that fails at one end fails the step on all, and the samples 
 TEST_CASE("probed: a rank that dies, is late or loses a message; wherever; no sample is lost") {
   for (const auto kind : {dyncp::cpu::fault_kind::kill, dyncp::cpu::fault_kind::delay,
                           dyncp::cpu::fault_kind::drop}) {
-    for (std::int64_t step = 4; step < 44; step += kind == dyncp::cpu::fault_kind::kill ? 1 : 5) {
+    const bool kill = kind == dyncp::cpu::fault_kind::kill;
+    int silent = 0;  // exchanges in which rank 2 sends nothing that could be late
+    for (std::int64_t step = first_step; step < 44; step += kill ? 1 : 5) {
       INFO("fault " << static_cast<int>(kind) << " at exchange " << step);
       ledger book;
       std::vector<std::map<std::int64_t, int>> probes(ranks);
@@ -628,11 +977,10 @@ TEST_CASE("probed: a rank that dies, is late or loses a message; wherever; no sa
       for (const auto& by_id : probes) {
         for (const auto& [id, n] : by_id) CHECK(n == 1);
       }
-      for (auto& [rank, list] : book.errors) {
-        REQUIRE(list.size() == 1);
-        CHECK(list[0].code == errc::aborted);
-      }
+      silent += book.errors.empty() ? 1 : 0;
+      if (kill || !book.errors.empty()) book.check_errors(1, errc::aborted);
     }
+    CHECK(silent <= 2);
   }
 }
 

@@ -302,6 +302,83 @@ TEST_CASE("again yields the last step once more, and then goes on") {
   CHECK(batches.position().iteration == 2);
 }
 
+TEST_CASE("again, then a failure, with plans that learn: a new plan, and its own samples") {
+  std::vector<std::int64_t> lengths;  // several micro-batches of each batch
+  for (std::int64_t i = 0; i < 60; ++i) lengths.push_back(30 + i * 37 % 60);
+  const dyncp::problem job = small_job(2);
+  for (const std::int32_t ahead : {0, 1, 3}) {
+    for (const int failures : {1, 2}) {
+      INFO("ahead " << ahead << " failures " << failures);
+      auto batches = dyncp::make_data_iterator(
+          lengths, learning_planner{planner_of(job)}, job,
+          {.global_batch_size = 20, .ahead = ahead, .warm_start = true, .rank = 0}, make_sample);
+      lone_channel alone;
+      REQUIRE(batches.next(alone, groups_of(0)));
+      auto warm = batches.next(alone, groups_of(0));
+      REQUIRE(warm);
+      const std::vector<std::int64_t> before = ids_of(**warm);
+      REQUIRE(batches.again());
+      for (int i = 0; i < failures; ++i) {
+        const auto none = batches.next(
+            alone, [](dyncp::rank_range) -> dyncp::result<dyncp::group_handle> {
+              return dyncp::make_error(dyncp::errc::timeout, "no groups");
+            });
+        CHECK(!none);
+      }
+      auto cold = batches.next(alone, groups_of(0));
+      REQUIRE(cold);
+      CHECK((*cold)->iteration() == 1);
+      // Without a hint the micro-batches come the other way round; ids_of reads every token.
+      const std::vector<std::int64_t> after = ids_of(**cold);
+      CHECK(after != before);
+      CHECK(std::set<std::int64_t>(after.begin(), after.end()) ==
+            std::set<std::int64_t>(before.begin(), before.end()));
+      CHECK(ids_of(**warm) == before);
+      for (const auto& step : all_steps(batches, 0)) ids_of(step);
+      CHECK(batches.position() == data_position{3, 60});
+    }
+  }
+}
+
+TEST_CASE("a step that is yielded again counts once, its samples' bytes each time they move") {
+  const std::vector<std::int64_t> lengths = {30, 500, 20, 40, 10, 0};
+  const dyncp::problem job = small_job(4);
+  auto batches = dyncp::make_data_iterator(
+      lengths, planner_of(job), job,
+      {.global_batch_size = 3, .drop_unfit = true, .rank = 0}, make_sample);
+  lone_channel alone;
+  REQUIRE(batches.next(alone, groups_of(0)));
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(batches.again());
+    REQUIRE(batches.next(alone, groups_of(0)));
+  }
+  CHECK(batches.report().steps == 1);
+  CHECK(batches.report().dropped == 1);  // 500
+  REQUIRE(batches.again());
+  batches.discard(2);
+  REQUIRE(batches.next(alone, groups_of(0)));
+  CHECK(batches.report().steps == 1);
+  CHECK(batches.report().dropped == 2);
+  CHECK(all_steps(batches, 0).size() == 1);
+  CHECK(batches.report().steps == 2);
+  CHECK(batches.report().dropped == 3);  // 0
+
+  const auto results = run_pool({.ranks = 4}, [&](thread_pool& pool) -> dyncp::result<void> {
+    const std::vector<std::int64_t> known(8, 90);
+    auto probed = dyncp::make_probed_iterator(shard_of(known, pool.rank(), 4), planner_of(job), job,
+                                              {.global_batch_size = 8}, probe_sample);
+    if (!probed.next(pool)) return failed("no step");
+    const dyncp::data_iterator_report once = probed.report();
+    if (!probed.again()) return failed("no step to go back to");
+    if (!probed.next(pool)) return failed("not again");
+    const dyncp::data_iterator_report twice = probed.report();
+    if (once.probe_bytes == 0 || twice.probe_bytes != once.probe_bytes) return failed("probed");
+    if (twice.rerouted_bytes != 2 * once.rerouted_bytes) return failed("moved twice");
+    return twice.steps == 1 ? dyncp::result<void>{} : failed("steps");
+  });
+  CHECK(complaints(results) == "");
+}
+
 // Megatron-LM#5109: chunks shared one sample dict, and clearing labels broke the last stage.
 TEST_CASE("Megatron-LM#5109: views of virtual stages are independent; only some hold samples") {
   const auto lengths = some_lengths(16, 200, 8);
@@ -433,6 +510,46 @@ TEST_CASE("sequences that no plan can hold fail the step by name, or are left ou
   CHECK(two[0].num_micro_batches() == 0);
   CHECK(two[1].dropped().empty());
   CHECK(two[1].num_micro_batches() == 1);
+}
+
+TEST_CASE("discard takes from the next step alone, however far ahead it was read; or it is told") {
+  const dyncp::problem job = small_job(4);
+  std::vector<sequence> two_epochs;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (std::int64_t id = 0; id < 8; ++id) two_epochs.push_back({id, 20 + id, -1});
+  }
+  for (const std::int32_t ahead : {0, 1, 3}) {
+    INFO("ahead " << ahead);
+    auto batches = dyncp::make_data_iterator(
+        two_epochs, planner_of(job), job,
+        {.global_batch_size = 4, .ahead = ahead, .rank = 0}, make_sample);
+    lone_channel alone;
+    const auto sequences_of = [&](const auto& step) {
+      return step && *step ? (*step)->layout().num_sequences() : -1;
+    };
+    const auto told = [&](std::int64_t id, std::int64_t iteration) {
+      const auto step = batches.next(alone, groups_of(0));
+      REQUIRE(!step);
+      CHECK(step.error().code == dyncp::errc::invalid_argument);
+      CHECK(step.error().value == id);
+      CHECK(step.error().limit == iteration);
+    };
+    batches.discard(5);  // of step 1; 0 .. 3 come first
+    batches.discard(2);
+    told(5, 0);
+    CHECK(sequences_of(batches.next(alone, groups_of(0))) == 3);  // 0 1 3
+    batches.discard(2);  // of the step before, and of a later one
+    told(2, 1);
+    batches.discard(6);
+    batches.discard(6);
+    CHECK(sequences_of(batches.next(alone, groups_of(0))) == 3);  // 4 5 7
+    CHECK(sequences_of(batches.next(alone, groups_of(0))) == 4);  // the second epoch: 0 1 2 3
+    CHECK(sequences_of(batches.next(alone, groups_of(0))) == 4);
+    CHECK(sequences_of(batches.next(alone, groups_of(0))) == -1);
+    batches.discard(7);  // there is no more step
+    told(7, 4);
+    CHECK(batches.report().dropped == 2);
+  }
 }
 
 // verl#6176, EasyR1#11004, tinker-cloud#30: counts of micro-batches came from local samples.

@@ -134,8 +134,8 @@ TEST_CASE("the gather carries ids, lengths and shapes only, and its bytes are to
   const auto lengths = some_lengths(16, 200, 23);
   probed_run run;
   run_probed(run, lengths, 4, 8, 0, shards_of(lengths, 4));
-  // 5 words of head and 2 records of 4 words, to 3 others.
-  CHECK(run.probe_bytes == 3 * 8 * (5 + 2 * 4));
+  // 6 words of head and 2 records of 4 words, to 3 others.
+  CHECK(run.probe_bytes == 3 * 8 * (6 + 2 * 4));
   // Samples travel to each rank of their group but the owner, once.
   const dyncp::problem job = small_job(4);
   for (const auto& [k, ids] : run.order) {

@@ -308,6 +308,19 @@ TEST_CASE("a line per micro-batch, and a summary that says why cp is always the 
     CHECK(!mix.always(1));
     CHECK(mix.text().find("because") == std::string::npos);
   }
+  // 350 tokens in 8 shares are 352; two ranks hold 200. The pack of 10 was grown to fill the ranks
+  // and is no reason for a budget, wherever it stands.
+  for (const bool grown_first : {false, true}) {
+    const dyncp::problem job = relax_job(4, 1, 100);
+    dyncp::cp_mix mix(100, 4);
+    for (const bool grown : {grown_first, !grown_first}) {
+      const std::vector<std::int64_t> lengths = {grown ? 10 : 350};
+      mix.add(layout_of(planned_of(job, lengths).plan, lengths));
+    }
+    REQUIRE(mix.always(4));
+    CHECK(mix.text().find("shortest of these has 352 padded tokens, over 200 that cp 2 holds; "
+                          "raise the budget to 176 ") != std::string::npos);
+  }
   CHECK(dyncp::cp_mix(100, 4).text() == "no micro-batch yet");
 
   const dyncp::problem job = relax_job(4, 1, 100);

@@ -24,7 +24,7 @@ step_vote at(std::int64_t iteration, std::int64_t lowest, std::int64_t unread,
   v.iteration = iteration;
   v.lowest = lowest;
   v.unread = unread;
-  v.batch_size = batch_size;
+  v.terms.batch_size = batch_size;
   return v;
 }
 
@@ -49,7 +49,31 @@ TEST_CASE("ranks that cannot meet are told why") {
   const auto sizes = dyncp::meeting_place(std::vector<step_vote>{at(4, 4, 4, 8), at(4, 4, 4, 7)});
   REQUIRE(!sizes);
   CHECK(sizes.error().code == errc::mismatch);
-  CHECK(sizes.error().what.find("7 and 8") != std::string::npos);
+  CHECK(sizes.error().what.find("global_batch_size is 7 on rank 1 and 8 on rank 0") !=
+        std::string::npos);
+}
+
+TEST_CASE("lengths are not taken for a vote: all ranks are told whose they were") {
+  for (const std::int32_t odd : {0, 2}) {
+    std::mutex mutex;
+    std::vector<std::string> heard;
+    const auto results = run_pool({.ranks = 3}, [&](thread_pool& pool) -> dyncp::result<void> {
+      auto all = pool.channel(pool.everyone());
+      step_vote mine = at(4, 4, 5);
+      // The words of a rank that gathers lengths, in a message of just that size.
+      if (pool.rank() == odd) mine.tag = dyncp::lengths_tag;
+      const auto votes = dyncp::gather_votes(all, mine);
+      if (votes) return failed("not all of them were votes");
+      const std::lock_guard lock(mutex);
+      CHECK(votes.error().code == errc::mismatch);
+      heard.push_back(votes.error().what);
+      return {};
+    });
+    CHECK(complaints(results) == "");
+    const std::string expected =
+        "rank " + std::to_string(odd) + " sent something else than a vote";
+    CHECK(heard == std::vector<std::string>(3, expected));
+  }
 }
 
 TEST_CASE("votes: a failure before a difference, iterations before digests, the same on all") {

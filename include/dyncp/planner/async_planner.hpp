@@ -35,6 +35,7 @@ concept batch_planner = std::movable<P> && requires(const P& p, const problem& p
 struct async_planner_options {
   std::int32_t depth = 2;   ///< plans made or being made that nobody has taken, at most
   bool warm_start = false;  ///< each plan starts from the hint of the one submitted before it
+  bool own_thread = true;   ///< false: `take` plans, as where the system gives no thread
 };
 
 /// What planning has cost so far. Seconds of the steady clock.
@@ -45,6 +46,7 @@ struct async_planner_report {
   double planning_s = 0;       ///< of the planning thread
   double waited_s = 0;         ///< of `take`, all calls together; 0 when planning keeps ahead
   double last_wait_s = 0;      ///< of the last `take`
+  std::int32_t waiting = 0;    ///< calls of `take` that sleep now, until a plan is made elsewhere
 };
 
 /// Plans ahead of the trainer on a thread of its own, in the order of submission.
@@ -109,10 +111,12 @@ class async_planner {
     const std::int64_t ticket = place->ticket;
     if (place->where != state::done) {
       if (!thread_.joinable()) plan_queued_before(ticket, lock);
+      ++report_.waiting;
       done_.wait(lock, [&] {
         place = find(iteration);
         return place == jobs_.end() || place->ticket != ticket || place->where == state::done;
       });
+      --report_.waiting;
       place = find(iteration);
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
       report_.last_wait_s = waited.count();
@@ -175,7 +179,7 @@ class async_planner {
   }
 
   void start() {
-    if (thread_.joinable()) return;
+    if (thread_.joinable() || !options_.own_thread) return;
     const auto started = contain("std::thread", [this] {
       thread_ = std::thread([this] { run(); });
     });
@@ -197,6 +201,7 @@ class async_planner {
       const auto next = first_queued();
       if (next == jobs_.end() || next->ticket > ticket) return;
       plan_one(lock);
+      done_.notify_all();  // another `take` may wait for this one
     }
   }
 

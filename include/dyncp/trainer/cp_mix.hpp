@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dyncp/core/config.hpp>
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/core/log_sink.hpp>
 #include <dyncp/core/result.hpp>
@@ -19,9 +20,12 @@ inline namespace v0 {
 /// why it is always 1, or always the largest. A value; belongs to one thread.
 class cp_mix {
  public:
-  /// Of plans with this budget per rank and largest group.
+  /// Of plans with this budget per rank and largest group. Requires both to be 1 or more, as those
+  /// of any plan are.
   cp_mix(std::int64_t max_tokens_per_rank, std::int32_t max_cp)
-      : budget_(max_tokens_per_rank), max_cp_(max_cp) {}
+      : budget_(max_tokens_per_rank), max_cp_(max_cp) {
+    DYNCP_ASSERT(max_tokens_per_rank > 0 && max_cp > 0);
+  }
 
   void add(const plan_layout& layout) {
     for (const placed_pack& p : layout.packs()) {
@@ -33,10 +37,12 @@ class cp_mix {
       u.sequences += static_cast<std::int64_t>(p.sequences.size());
       u.tokens += p.layout.cu().real.back();
       packs_ += 1;
-      by_length_ += needed >= p.ranks.size ? 1 : 0;
+      if (needed >= p.ranks.size) {
+        shortest_forced_ = by_length_ == 0 ? padded : std::min(shortest_forced_, padded);
+        by_length_ += 1;
+      }
       by_coverage_ += needed < p.ranks.size && p.sequences.size() == 1 ? 1 : 0;
       longest_ = std::max<std::int64_t>(longest_, p.layout.max_length());
-      shortest_longest_ = packs_ == 1 ? padded : std::min(shortest_longest_, padded);
     }
   }
 
@@ -86,10 +92,10 @@ class cp_mix {
     const std::string head = "cp is always " + std::to_string(max_cp_) + " because ";
     if (by_length_ * 2 >= packs_) {
       return head + "the longest sequence of most packs needs it: the shortest of these has " +
-             std::to_string(shortest_longest_) + " padded tokens, over " +
+             std::to_string(shortest_forced_) + " padded tokens, over " +
              std::to_string(budget_ * max_cp_ / 2) + " that cp " + std::to_string(max_cp_ / 2) +
              " holds; raise the budget to " +
-             std::to_string(ceil_div(2 * shortest_longest_, max_cp_)) +
+             std::to_string(ceil_div(2 * shortest_forced_, max_cp_)) +
              " for smaller groups, or let packs mix CP sizes";
     }
     if (by_coverage_ * 2 >= packs_) {
@@ -107,7 +113,7 @@ class cp_mix {
   std::int64_t by_length_ = 0;
   std::int64_t by_coverage_ = 0;
   std::int64_t longest_ = 0;
-  std::int64_t shortest_longest_ = 0;
+  std::int64_t shortest_forced_ = 0;  // longest sequence of a pack that needs its size, the least
 };
 
 }  // namespace v0

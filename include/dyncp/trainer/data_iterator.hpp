@@ -26,6 +26,7 @@
 #include <dyncp/trainer/plan_source.hpp>
 #include <dyncp/trainer/sample_codec.hpp>
 #include <dyncp/trainer/step_metadata.hpp>
+#include <dyncp/trainer/step_terms.hpp>
 #include <dyncp/trainer/step_vote.hpp>
 #include <dyncp/trainer/training_step.hpp>
 #include <dyncp/trainer/unfit.hpp>
@@ -111,6 +112,8 @@ class data_iterator {
     if (!out) {
       ++report_.failures;
       in_step_ = false;
+      unknown_.reset();
+      fresh_ = true;
       if (options_.warm_start) forget_plans();
     }
     return out;
@@ -134,10 +137,18 @@ class data_iterator {
   }
 
   /// Takes a sequence out of the step that the next call yields: one that cannot be planned or
-  /// read. Call it on every rank.
-  void discard(std::int64_t id) {
-    discarded_.push_back(id);
-    if (!pending_.empty()) pending_.front().checked = false;
+  /// read. Call it on every rank. If that step has no such sequence, the next call is
+  /// invalid_argument, once, and the id is forgotten.
+  void discard(std::int64_t id) { discarded_.push_back(id); }
+
+  /// Gives up the element of this rank's shard that the last call failed to read or to probe, for
+  /// good; the batch takes the one behind it. Returns its place in the shard, which the error names
+  /// too; nothing on ranks whose shard is not at fault, so all may call it.
+  std::optional<std::int64_t> skip_unreadable()
+    requires Source::collective
+  {
+    if (pending_.empty() || pending_.front().complete || pending_.front().fill_error) return {};
+    return source_.skip_stuck(pending_.front().batch);
   }
 
   /// Before the step that the next call yields.
@@ -163,7 +174,10 @@ class data_iterator {
     std::optional<error> fill_error;   // of reading ahead: belongs to this iteration
     std::optional<planned> plan;
     double wait_s = 0;                 // for the plan
+    std::vector<std::int64_t> discards;  // ids that `discard` named for it
     std::vector<sequence> dropped;
+    bool counted = false;                // in the report
+    std::int64_t counted_dropped = 0;
     std::shared_ptr<const detail::step_data<sample_type>> made;  // of a step to yield again
   };
 
@@ -172,9 +186,6 @@ class data_iterator {
     std::shared_ptr<detail::step_data<sample_type>> data;
     std::uint64_t digest = 0;
   };
-
-  /// What a member that finds no more data votes for.
-  static constexpr std::uint64_t end_digest = 0x6579'6e63'7065'6e64;
 
   template <class C, class GroupOf>
   [[nodiscard]] result<std::optional<step_type>> advance(C& channel, GroupOf&& group_of) {
@@ -185,12 +196,13 @@ class data_iterator {
       in_step_ = true;
       result<void> local = fill_ahead(channel);
       if (!local && Source::collective) return local.error();  // each member has it
+      if (local && unknown_) local = unknown_discard();
 
       prepared step;
       length_correction correction;
       const bool ended = local && at_end();
       if (local && !ended) local = prepare(rank, group_of, step, correction);
-      auto together = decide(channel, rank, local, ended ? end_digest : step.digest, correction);
+      auto together = decide(channel, rank, local, my_vote(step.digest, ended, correction));
       if (!together) return std::move(together).error();
       if (!*together) continue;  // someone asked where we are, and now all know
       if (ended) return std::optional<step_type>{};
@@ -199,14 +211,23 @@ class data_iterator {
         pending& p = pending_.front();
         correction = {};
         local = source_.deliver(channel, p.batch, step.data->layout, p.iteration, correction);
-        together = decide(channel, rank, local, step.digest, correction);
+        together = decide(channel, rank, local, my_vote(step.digest, false, correction));
         if (!together) return std::move(together).error();
       }
       return std::optional<step_type>(commit(rank, std::move(step)));
     }
   }
 
-  [[nodiscard]] step_vote my_vote() const {
+  [[nodiscard]] step_vote my_vote(std::uint64_t digest, bool ended,
+                                  const length_correction& correction) const {
+    step_vote v = my_place();
+    v.digest = digest;
+    v.ended = ended ? 1 : 0;
+    v.correction = correction;
+    return v;
+  }
+
+  [[nodiscard]] step_vote my_place() const {
     step_vote v;
     v.iteration = position_.iteration;
     v.lowest = position_.iteration - (previous_ ? 1 : 0);
@@ -214,14 +235,30 @@ class data_iterator {
     for (const pending& p : pending_) {
       if (p.complete && p.iteration == v.unread) ++v.unread;
     }
-    v.batch_size = options_.global_batch_size;
+    v.fresh = fresh_ ? 1 : 0;
+    v.terms = my_terms();
     return v;
+  }
+
+  [[nodiscard]] step_terms my_terms() const {
+    step_terms t;
+    t.batch_size = options_.global_batch_size;
+    t.layout = static_cast<std::int64_t>(options_.layout);
+    t.drop_last = options_.drop_last ? 1 : 0;
+    t.drop_unfit = options_.drop_unfit ? 1 : 0;
+    t.warm_start = options_.warm_start ? 1 : 0;
+    if constexpr (Source::collective) {
+      t.probing = 1;
+      t.shape_words = source_.shape_words();
+      t.ahead = std::max(0, options_.ahead);
+    }
+    return t;
   }
 
   template <class C>
   [[nodiscard]] result<void> meet(C& channel, std::int32_t rank) {
-    const result<void> options = check_options(channel.size(), rank);
-    step_vote mine = my_vote();
+    const result<void> options = check_options(channel, rank);
+    step_vote mine = my_place();
     mine.meets = 1;
     mine.failed = options ? 0 : 1;
     auto votes = gather_votes(channel, mine);
@@ -230,7 +267,8 @@ class data_iterator {
   }
 
   /// Brings members together that failed at different places: the earliest iteration that one of
-  /// them still needs is the next for all. Ranks that are one ahead go back.
+  /// them still needs is the next for all. Ranks that are one ahead go back. Where plans learn from
+  /// each other, all begin anew if one does.
   template <class C>
   [[nodiscard]] result<void> settle(C& channel, const std::vector<step_vote>& votes,
                                     const result<void>& options) {
@@ -243,20 +281,25 @@ class data_iterator {
     }
     auto place = meeting_place(votes);
     if (!place) return std::move(place).error();
-    if (position_.iteration > place->iteration) roll_back();
+    if (position_.iteration > place->iteration) {
+      if (!pending_.empty()) return_discards(pending_.front());
+      roll_back();
+    }
     if constexpr (Source::collective) {
       for (pending& p : pending_) {
-        if (p.iteration < place->unread || !p.complete) continue;
-        reset_plan(p);
-        p.complete = false;
-        p.checked = false;
-        p.dropped.clear();
+        if (p.iteration >= place->unread && p.complete) begin_anew(p);
       }
     }
+    for (const step_vote& v : votes) {
+      if (options_.warm_start && v.fresh != 0) forget_plans();
+    }
+    fresh_ = false;
     return {};
   }
 
-  [[nodiscard]] result<void> check_options(std::int32_t ranks, std::int32_t rank) const {
+  template <class C>
+  [[nodiscard]] result<void> check_options(const C& channel, std::int32_t rank) const {
+    const std::int32_t ranks = channel.size();
     const std::int64_t batch_size = options_.global_batch_size;
     if (batch_size < 1 || batch_size > max_global_batch_size) {
       return error{errc::invalid_argument, "the global batch size is " +
@@ -284,6 +327,11 @@ class data_iterator {
       return error{errc::invalid_argument, "a channel of " + std::to_string(ranks) +
                    " members for " + std::to_string(base_.parallel.ranks) + " ranks", ranks,
                    base_.parallel.ranks, "probe over a channel of the DPxCP domain"};
+    }
+    if (Source::collective && rank != channel.rank()) {
+      return error{errc::invalid_argument, "rank " + std::to_string(rank) + " is member " +
+                   std::to_string(channel.rank()) + " of the channel", rank, channel.rank(),
+                   "leave data_iterator_options::rank at -1 where lengths are probed"};
     }
     return {};
   }
@@ -315,8 +363,8 @@ class data_iterator {
         }
         p.complete = true;
       }
-      if (nothing_in(p)) break;
       leave_out(p);
+      if (nothing_in(p)) break;
       if (!p.plan && !p.made && !p.batch.sequences.empty()) {
         plans_.prepare(p.iteration, problem_of(p));
       }
@@ -339,23 +387,58 @@ class data_iterator {
   }
 
   void leave_out(pending& p) {
+    if (p.iteration == position_.iteration && !discarded_.empty()) {
+      p.discards.insert(p.discards.end(), discarded_.begin(), discarded_.end());
+      discarded_.clear();
+      p.checked = false;
+    }
     if (p.checked) return;
     p.checked = true;
     const std::vector<sequence>& batch = p.batch.sequences;
     std::vector<bool> gone(batch.size(), false);
-    if (!discarded_.empty() && p.iteration == position_.iteration) {
-      for (std::size_t i = 0; i < batch.size(); ++i) {
-        const auto found = std::find(discarded_.begin(), discarded_.end(), batch[i].id);
-        if (found == discarded_.end()) continue;
-        gone[i] = true;
-        discarded_.erase(found);
+    std::erase_if(p.discards, [&](std::int64_t id) {
+      const auto has_id = [&](const sequence& s) { return s.id == id; };
+      const auto found = std::find_if(batch.begin(), batch.end(), has_id);
+      if (found != batch.end()) {
+        gone[static_cast<std::size_t>(found - batch.begin())] = true;
+        return false;
       }
-    }
+      if (std::any_of(p.dropped.begin(), p.dropped.end(), has_id)) return false;
+      if (!unknown_) unknown_ = id;
+      return true;
+    });
     if (options_.drop_unfit) {
       const std::vector<bool> unfit = unfit_sequences(base_, batch);
       for (std::size_t i = 0; i < batch.size(); ++i) gone[i] = gone[i] || unfit[i];
     }
     if (std::find(gone.begin(), gone.end(), true) != gone.end()) take_out(p, gone);
+  }
+
+  [[nodiscard]] error unknown_discard() const {
+    return error{errc::invalid_argument, "sequence " + std::to_string(*unknown_) +
+                 " was to be discarded and is not in iteration " +
+                 std::to_string(position_.iteration), *unknown_, position_.iteration,
+                 "discard sequences of the step that the next call yields, on every rank"};
+  }
+
+  /// For the step that takes the place of `p` as the next one.
+  void return_discards(pending& p) {
+    if (p.discards.empty()) return;
+    discarded_.insert(discarded_.begin(), p.discards.begin(), p.discards.end());
+    p.discards.clear();
+    begin_anew(p);
+  }
+
+  /// Makes `p` what it was when it was read; what was discarded stays so.
+  void begin_anew(pending& p) {
+    reset_plan(p);
+    p.checked = false;
+    p.dropped.clear();
+    if constexpr (Source::collective) {
+      p.complete = false;  // its owners tell once more
+    } else {
+      Source::restore(p.batch);
+    }
   }
 
   void take_out(pending& p, const std::vector<bool>& gone) {
@@ -368,14 +451,20 @@ class data_iterator {
 
   /// Forgets the plan of `p`, and those behind it where they learn from each other.
   void reset_plan(pending& p) {
-    p.plan.reset();
-    p.made.reset();
-    if (plans_.asked(p.iteration)) forget_plans();
+    const bool taught = options_.warm_start && p.plan;
+    drop_plan(p);
+    if (taught || plans_.asked(p.iteration)) forget_plans();
   }
   void forget_plans() {
     plans_.cancel();
     if (!options_.warm_start) return;
-    for (pending& p : pending_) p.plan.reset();
+    for (pending& p : pending_) drop_plan(p);
+    if (previous_) drop_plan(*previous_);
+  }
+  /// What was made of a plan goes with it: its samples lie in the order of that plan.
+  static void drop_plan(pending& p) {
+    p.plan.reset();
+    p.made.reset();
   }
 
   [[nodiscard]] result<void> make_plan(pending& p) {
@@ -437,36 +526,44 @@ class data_iterator {
   /// what they learned, the same on all of them.
   template <class C>
   [[nodiscard]] result<bool> decide(C& channel, std::int32_t rank, const result<void>& local,
-                                    std::uint64_t digest, const length_correction& correction) {
-    step_vote mine = my_vote();
-    mine.digest = digest;
+                                    step_vote mine) {
     mine.failed = local ? 0 : 1;
-    if (!local) mine.correction = correction;
     auto votes = gather_votes(channel, mine);
     if (!votes) return std::move(votes).error();
     for (const step_vote& v : *votes) {
       if (v.meets == 0) continue;
-      DYNCP_TRY(settle(channel, *votes, check_options(channel.size(), rank)));
+      DYNCP_TRY(settle(channel, *votes, check_options(channel, rank)));
       return false;
     }
     auto agreed = judge_votes(channel, *votes, local ? nullptr : &local.error());
     if (agreed) return true;
-    for (const step_vote& v : *votes) {
-      if (v.failed == 0 || v.correction.sequence < 0 || pending_.empty()) continue;
-      pending& p = pending_.front();
+    if (!pending_.empty()) learn(channel.rank(), mine, *votes);
+    return agreed.error();
+  }
+
+  /// From votes that were not alike: the lengths that members found. If none failed and plans
+  /// differ all the same, one may have missed a correction or begun anew: all forget theirs, and
+  /// find them again together.
+  void learn(std::int32_t member, const step_vote& mine, const std::vector<step_vote>& votes) {
+    pending& p = pending_.front();
+    bool failed = false;
+    for (const step_vote& v : votes) {
+      failed = failed || v.failed != 0;
+      // The index is one into the batch of who found it: of the same digest.
+      if (v.failed == 0 || v.correction.sequence < 0 || v.digest != mine.digest) continue;
       const auto i = static_cast<std::size_t>(v.correction.sequence);
       if (v.iteration != p.iteration || i >= p.batch.sequences.size()) continue;
       reset_plan(p);
       p.checked = false;
       p.batch.sequences[i].length = v.correction.length;
       if constexpr (Source::collective) {
-        if (p.batch.owners[i] == channel.rank()) {
+        if (p.batch.owners[i] == member) {
           p.batch.found[static_cast<std::size_t>(p.batch.slots[i])].what.length =
               v.correction.length;
         }
       }
     }
-    return agreed.error();
+    if (!failed) begin_anew(p);
   }
 
   [[nodiscard]] step_type commit(std::int32_t rank, prepared step) {
@@ -487,16 +584,24 @@ class data_iterator {
       data.costs.received_bytes = p.batch.received_bytes;
     }
     data.planned = *p.plan;
-    report_.steps += 1;
-    report_.dropped += static_cast<std::int64_t>(p.dropped.size());
-    report_.probe_bytes += data.costs.probe_bytes;
-    report_.rerouted_bytes += data.costs.rerouted_bytes;
+    count(p, data.costs);
     p.made = step.data;
     position_.iteration += 1;
     position_.taken += p.batch.taken;
     previous_ = std::move(p);
     pending_.pop_front();
     return step_type(std::move(step.data));
+  }
+
+  /// A step that is yielded again adds what was not counted before.
+  void count(pending& p, const step_costs& costs) {
+    report_.steps += p.counted ? 0 : 1;
+    report_.probe_bytes += p.counted ? 0 : costs.probe_bytes;
+    report_.rerouted_bytes += costs.rerouted_bytes;
+    const auto dropped = static_cast<std::int64_t>(p.dropped.size());
+    report_.dropped += dropped - p.counted_dropped;
+    p.counted = true;
+    p.counted_dropped = dropped;
   }
 
   void roll_back() {
@@ -513,8 +618,10 @@ class data_iterator {
   std::deque<pending> pending_;      // from position_.iteration on
   std::optional<pending> previous_;  // the last step that was yielded
   data_position position_;
-  std::vector<std::int64_t> discarded_;
+  std::vector<std::int64_t> discarded_;   // for the next step, before it is known
+  std::optional<std::int64_t> unknown_;  // of them, what it does not have
   bool in_step_ = false;             // all members are known to be at the same place
+  bool fresh_ = true;                // nothing was learned since the start, or a failure
   data_iterator_report report_;
 };
 

@@ -29,14 +29,17 @@ struct data_iterator_options {
   /// group) instead of failing; the step names them.
   bool drop_unfit = false;
   std::int32_t ahead = 1;              ///< iterations planned ahead; 0: `next` plans
-  bool warm_start = false;             ///< plans start from the hint of the plan before
+  /// Plans start from the hint of the plan before. After a failure steps are planned anew, without
+  /// what was learned, and known samples are loaded again where the new plan wants them.
+  bool warm_start = false;
   std::int32_t rank = -1;              ///< of the DPxCP domain; -1: that of the channel
   layout_kind layout = layout_kind::zigzag;
   data_position start = {};
   log_sink log = {};                   ///< a line per micro-batch of this rank
 };
 
-/// Counts of a data iterator since it was made.
+/// Counts of a data iterator since it was made. A step that is yielded again counts once; only the
+/// bytes of its samples are moved, and counted, again.
 struct data_iterator_report {
   std::int64_t steps = 0;
   std::int64_t failures = 0;     ///< calls of `next` that returned an error
@@ -44,8 +47,8 @@ struct data_iterator_report {
   double plan_wait_s = 0;        ///< what the trainer waited for plans
   double last_plan_wait_s = 0;
   double planning_s = 0;         ///< what planning took, on any thread
-  std::int64_t probe_bytes = 0;
-  std::int64_t rerouted_bytes = 0;
+  std::int64_t probe_bytes = 0;     ///< as in `step_costs`
+  std::int64_t rerouted_bytes = 0;  ///< as in `step_costs`
 };
 
 }  // namespace v0

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dyncp/core/contain.hpp>
+#include <dyncp/core/contain_memory.hpp>
 #include <dyncp/core/error.hpp>
 #include <dyncp/core/result.hpp>
 #include <dyncp/core/try.hpp>
@@ -49,7 +50,7 @@ struct probe_options {
 ///
 /// The order over all batches is that of one list dealt out to the ranks in turn, so shards of
 /// equal size end together; when some end earlier, batches become shorter. Bytes:
-/// (5 + B/R * (4 + shape_words)) * 8 per rank for the all-gather, sample bytes once per other rank
+/// (6 + B/R * (4 + shape_words)) * 8 per rank for the all-gather, sample bytes once per other rank
 /// that works on it.
 template <std::ranges::input_range Range, class Probe, class Codec, class Length>
   requires sample_codec<Codec, std::ranges::range_value_t<Range>>
@@ -69,18 +70,23 @@ class probed_source {
     std::vector<probed_sample> found;               // (mine)
     std::vector<std::int64_t> sizes;                // (mine), bytes
     std::vector<std::optional<sample_type>> here;   // (sequences), that this rank works on
+    std::vector<std::vector<std::byte>> out;        // (ranks), samples packed for them
+    std::vector<std::vector<std::byte>> in;         // (ranks), room for theirs
     std::int64_t taken = 0;                         // elements of this rank's shard
     std::int64_t rounds = 0;                        // in which the ranks asked had nothing left
     std::int64_t probe_bytes = 0;
     std::int64_t sent_bytes = 0;
     std::int64_t received_bytes = 0;
     bool last = false;                              // no shard has more
+    bool stuck = false;                             // reading or probing failed, on this rank
   };
 
   probed_source(Range&& range, Probe probe, Codec codec, Length length,
                 const probe_options& options)
       : cursor_(std::forward<Range>(range)), probe_(std::move(probe)), codec_(std::move(codec)),
         length_(std::move(length)), options_(options) {}
+
+  [[nodiscard]] std::int64_t shape_words() const noexcept { return options_.shape_words; }
 
   /// Leaves out the first `count` elements of the shard.
   void skip(std::int64_t count) noexcept { cursor_.skip(count); }
@@ -91,6 +97,7 @@ class probed_source {
   [[nodiscard]] result<void> fill(C& channel, batch& b, std::int64_t iteration,
                                   std::int64_t want) {
     b.probe_bytes = 0;
+    b.rounds = 0;  // ranks that come from different failures ask in the same order
     for (;;) {
       DYNCP_TRY(gather(channel, b, iteration, want));
       // With fewer samples a batch than ranks, those asked may have none left while others do.
@@ -99,62 +106,48 @@ class probed_source {
     }
   }
 
-  /// Nothing to load before the plan is agreed on.
-  [[nodiscard]] result<void> load(batch&, const plan_layout&, std::int32_t,
-                                  length_correction&) {
-    return {};
+  /// Gives up the element of this rank's shard that `fill` could not read or probe; its place in
+  /// the shard, or nothing if this rank has no such element.
+  [[nodiscard]] std::optional<std::int64_t> skip_stuck(batch& b) {
+    if (!b.stuck) return std::nullopt;
+    b.stuck = false;
+    if (b.found.size() < b.mine.size()) {
+      b.mine.pop_back();
+    } else if (cursor_.pass()) {
+      ++b.taken;
+    } else {
+      return std::nullopt;
+    }
+    return cursor_.taken() - 1;
   }
 
-  /// Whole samples from their owners to the ranks that work on them. Collective. On a sample whose
-  /// length is not the one probed, `found` says what all ranks have to plan with; errors of
-  /// packing and unpacking are this rank's own.
+  /// Packs what other ranks work on, and makes room for what comes from them: before the plan is
+  /// agreed on, since a rank that fails here must not be waited for in the exchange. Errors:
+  /// out_of_memory; those of the codec; callback_failed.
+  [[nodiscard]] result<void> load(batch& b, const plan_layout& layout, std::int32_t rank,
+                                  length_correction&) {
+    return contain_memory("the samples of rank " + std::to_string(rank),
+                          [&] { return pack(b, layout, rank); });
+  }
+
+  /// Whole samples from their owners to the ranks that work on them. Requires `load`. Collective.
+  /// On a sample whose length is not the one probed, `found` says what all ranks have to plan
+  /// with; errors of unpacking are this rank's own.
   template <host_channel C>
   [[nodiscard]] result<void> deliver(C& channel, batch& b, const plan_layout& layout,
                                      std::int64_t iteration, length_correction& found) {
-    const auto ranks = static_cast<std::size_t>(channel.size());
-    const std::int32_t rank = channel.rank();
-    keep_own(b, layout, rank);
-    if (ranks == 1) return check_lengths(b, layout, rank, found);
-    std::vector<std::vector<std::byte>> out(ranks);
-    std::vector<std::vector<std::byte>> in(ranks);
-    std::vector<std::int64_t> arriving(ranks, 0);
-    result<void> local;
-    for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
-      const auto i = static_cast<std::size_t>(s);
-      const rank_range workers = layout.pack_of(s).ranks;
-      const std::int32_t owner = b.owners[i];
-      if (owner != rank) {
-        if (workers.contains(rank)) arriving[static_cast<std::size_t>(owner)] += b.bytes[i];
-        continue;
+    if (channel.size() > 1) {
+      const std::vector<std::span<const std::byte>> sends(b.out.begin(), b.out.end());
+      const std::vector<std::span<std::byte>> receives(b.in.begin(), b.in.end());
+      if (auto done = all_to_all(channel, sends, receives); !done) {
+        return step_aborted(iteration, done.error());
       }
-      const sample_type& sample = b.mine[static_cast<std::size_t>(b.slots[i])];
-      for (std::int32_t to = workers.begin; to < workers.end(); ++to) {
-        if (to == rank) continue;
-        std::vector<std::byte>& message = out[static_cast<std::size_t>(to)];
-        const std::size_t begin = message.size();
-        message.resize(begin + static_cast<std::size_t>(b.bytes[i]));
-        b.sent_bytes += b.bytes[i];
-        if (b.bytes[i] == 0) continue;
-        const auto packed = contain("packing sample " + std::to_string(b.sequences[i].id), [&] {
-          codec_.pack(sample, message.data() + begin);
-        });
-        if (!packed && local) local = packed.error();
-      }
+      b.out.clear();
+      const auto unpacked = unpack(b, layout, channel.rank());
+      b.in.clear();
+      if (!unpacked) return unpacked;
     }
-    std::vector<std::span<const std::byte>> sends;
-    std::vector<std::span<std::byte>> receives;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      in[r].resize(static_cast<std::size_t>(arriving[r]));
-      b.received_bytes += arriving[r];
-      sends.emplace_back(out[r]);
-      receives.emplace_back(in[r]);
-    }
-    if (auto done = all_to_all(channel, sends, receives); !done) {
-      return step_aborted(iteration, done.error());
-    }
-    DYNCP_TRY(local);
-    DYNCP_TRY(unpack(b, layout, rank, in));
-    return check_lengths(b, layout, rank, found);
+    return check_lengths(b, layout, channel.rank(), found);
   }
 
   [[nodiscard]] std::vector<sample_type> samples(batch& b, const plan_layout& layout,
@@ -215,7 +208,7 @@ class probed_source {
     while (static_cast<std::int64_t>(b.mine.size()) < share ||
            b.found.size() < b.mine.size()) {
       if (b.found.size() == b.mine.size()) {
-        auto item = cursor_.read("the shard");
+        auto item = cursor_.read("element " + std::to_string(cursor_.place()) + " of the shard");
         if (!item) return std::move(item).error();
         if (!*item) break;
         b.mine.push_back(std::move(**item));
@@ -223,7 +216,9 @@ class probed_source {
       }
       // A sample that was read and whose probe threw waits here for the next call.
       const sample_type& sample = b.mine.back();
-      auto found = contain("the probe of a sample", [&] { return as_probed(probe_(sample)); });
+      auto found = contain("the probe of element " + std::to_string(cursor_.taken() - 1) +
+                               " of the shard",
+                           [&] { return as_probed(probe_(sample)); });
       if (!found) return std::move(found).error();
       auto bytes = contain("the size of sample " + std::to_string(found->what.id), [&] {
         return static_cast<std::int64_t>(codec_.bytes(sample));
@@ -250,8 +245,10 @@ class probed_source {
   [[nodiscard]] static probed_sample as_probed(probed_sample p) { return p; }
   [[nodiscard]] static probed_sample as_probed(const sequence& s) { return {s, {}}; }
 
-  // The block of a rank: iteration, failed, records, at its end, first rank dealt to; records.
-  static constexpr std::int64_t head_words = 5;
+  // The block of a rank: its head, then records.
+  enum head_word : std::int64_t {
+    head_tag, head_iteration, head_failed, head_records, head_ended, head_first, head_words
+  };
 
   template <host_channel C>
   [[nodiscard]] result<void> gather(C& channel, batch& b, std::int64_t iteration,
@@ -262,13 +259,15 @@ class probed_source {
     const std::int64_t share = want / ranks + (place < want % ranks ? 1 : 0);
     bool ended = false;
     const auto probed = probe_share(b, share, ended);
+    b.stuck = !probed;
     const std::int64_t words = head_words + ceil_div(want, ranks) * record_words();
     std::vector<std::int64_t> block(static_cast<std::size_t>(words), 0);
-    block[0] = iteration;
-    block[1] = probed ? 0 : 1;
-    block[2] = probed ? static_cast<std::int64_t>(b.mine.size()) : 0;
-    block[3] = ended ? 1 : 0;
-    block[4] = first;
+    block[head_tag] = lengths_tag;
+    block[head_iteration] = iteration;
+    block[head_failed] = probed ? 0 : 1;
+    block[head_records] = probed ? static_cast<std::int64_t>(b.mine.size()) : 0;
+    block[head_ended] = ended ? 1 : 0;
+    block[head_first] = first;
     for (std::size_t i = 0; i < b.found.size() && probed; ++i) write_record(b, i, block);
     std::vector<std::int64_t> all(block.size() * static_cast<std::size_t>(ranks));
     b.probe_bytes += (ranks - 1) * words * 8;
@@ -277,18 +276,25 @@ class probed_source {
         !done) {
       return step_aborted(iteration, done.error());
     }
-    const auto head = [&](std::int64_t rank, std::int64_t word) {
+    const auto head = [&](std::int64_t rank, head_word word) {
       return all[static_cast<std::size_t>(rank * words + word)];
     };
     for (std::int64_t r = 0; r < ranks; ++r) {
-      if (head(r, 0) == head(0, 0)) continue;
+      if (head(r, head_tag) == lengths_tag) continue;
+      return error{errc::mismatch, "rank " + std::to_string(r) + " sent something else than "
+                   "lengths", r, 0,
+                   "call `next` equally often on all ranks, of one version of this library"};
+    }
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const std::int64_t its = head(r, head_iteration);
+      const std::int64_t expected = head(0, head_iteration);
+      if (its == expected) continue;
       return error{errc::mismatch, "rank " + std::to_string(r) + " probes for iteration " +
-                   std::to_string(head(r, 0)) + ", rank 0 for " + std::to_string(head(0, 0)),
-                   head(r, 0), head(0, 0),
+                   std::to_string(its) + ", rank 0 for " + std::to_string(expected), its, expected,
                    "call `next` equally often on all ranks; the next call brings them together"};
     }
     for (std::int64_t r = 0; r < ranks; ++r) {
-      if (head(r, 1) == 0) continue;
+      if (head(r, head_failed) == 0) continue;
       return first_failure(channel, iteration, static_cast<std::int32_t>(r),
                            probed ? nullptr : &probed.error());
     }
@@ -314,14 +320,14 @@ class probed_source {
     b.last = true;
     std::int64_t most = 0;
     for (std::int64_t r = 0; r < ranks; ++r) {
-      most = std::max(most, all[static_cast<std::size_t>(r * words + 2)]);
-      b.last = b.last && all[static_cast<std::size_t>(r * words + 3)] != 0;
+      most = std::max(most, all[static_cast<std::size_t>(r * words + head_records)]);
+      b.last = b.last && all[static_cast<std::size_t>(r * words + head_ended)] != 0;
     }
     for (std::int64_t j = 0; j < most; ++j) {
       for (std::int64_t x = 0; x < ranks; ++x) {
-        const std::int64_t r = (all[4] + x) % ranks;
+        const std::int64_t r = (all[head_first] + x) % ranks;
         const std::int64_t block = r * words;
-        if (j >= all[static_cast<std::size_t>(block + 2)]) continue;
+        if (j >= all[static_cast<std::size_t>(block + head_records)]) continue;
         const auto at =
             all.begin() + static_cast<std::ptrdiff_t>(block + head_words + j * record_words());
         b.sequences.push_back({at[0], at[1], at[2]});
@@ -345,19 +351,52 @@ class probed_source {
     }
   }
 
+  /// `here` for the own samples, `out`, and `in` by size.
+  [[nodiscard]] result<void> pack(batch& b, const plan_layout& layout, std::int32_t rank) const {
+    const auto ranks = static_cast<std::size_t>(layout.num_ranks());
+    keep_own(b, layout, rank);
+    b.out.assign(ranks, {});
+    b.in.assign(ranks, {});
+    std::vector<std::int64_t> arriving(ranks, 0);
+    for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
+      const auto i = static_cast<std::size_t>(s);
+      const rank_range workers = layout.pack_of(s).ranks;
+      const std::int32_t owner = b.owners[i];
+      if (owner != rank) {
+        if (workers.contains(rank)) arriving[static_cast<std::size_t>(owner)] += b.bytes[i];
+        continue;
+      }
+      const sample_type& sample = b.mine[static_cast<std::size_t>(b.slots[i])];
+      for (std::int32_t to = workers.begin; to < workers.end(); ++to) {
+        if (to == rank) continue;
+        std::vector<std::byte>& message = b.out[static_cast<std::size_t>(to)];
+        const std::size_t begin = message.size();
+        message.resize(begin + static_cast<std::size_t>(b.bytes[i]));
+        b.sent_bytes += b.bytes[i];
+        if (b.bytes[i] == 0) continue;
+        DYNCP_TRY(contain_memory("packing sample " + std::to_string(b.sequences[i].id),
+                                 [&] { codec_.pack(sample, message.data() + begin); }));
+      }
+    }
+    for (std::size_t r = 0; r < ranks; ++r) {
+      b.in[r].resize(static_cast<std::size_t>(arriving[r]));
+      b.received_bytes += arriving[r];
+    }
+    return {};
+  }
+
   /// Unpacks what arrived, in the order in which every owner packed it.
-  [[nodiscard]] result<void> unpack(batch& b, const plan_layout& layout, std::int32_t rank,
-                                    const std::vector<std::vector<std::byte>>& in) const {
-    std::vector<std::size_t> read(in.size(), 0);
+  [[nodiscard]] result<void> unpack(batch& b, const plan_layout& layout, std::int32_t rank) const {
+    std::vector<std::size_t> read(b.in.size(), 0);
     for (std::int32_t s = 0; s < layout.num_sequences(); ++s) {
       const auto i = static_cast<std::size_t>(s);
       if (b.owners[i] == rank || !layout.pack_of(s).ranks.contains(rank)) continue;
       const auto owner = static_cast<std::size_t>(b.owners[i]);
       const auto bytes = static_cast<std::size_t>(b.bytes[i]);
-      const std::span<const std::byte> part(in[owner].data() + read[owner], bytes);
+      const std::span<const std::byte> part(b.in[owner].data() + read[owner], bytes);
       read[owner] += bytes;
-      auto sample = contain("unpacking sample " + std::to_string(b.sequences[i].id),
-                            [&]() -> result<sample_type> { return codec_.unpack(part); });
+      auto sample = contain_memory("unpacking sample " + std::to_string(b.sequences[i].id),
+                                   [&]() -> result<sample_type> { return codec_.unpack(part); });
       if (!sample) return std::move(sample).error();
       b.here[i] = std::move(*sample);
     }

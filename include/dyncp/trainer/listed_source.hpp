@@ -83,6 +83,7 @@ class listed_source {
 
   struct batch {
     std::vector<sequence> sequences;
+    std::vector<sequence> listed;                    // as read: none left out, no length corrected
     std::vector<std::optional<sample_type>> loaded;  // (sequences), kept when the step fails
     std::int64_t taken = 0;                          // elements of the range
     bool last = false;                               // the range ends with it
@@ -113,6 +114,7 @@ class listed_source {
         s = **item;
       }
       b.sequences.push_back(s);
+      b.listed.push_back(s);
       ++b.taken;
     }
     return {};
@@ -148,6 +150,12 @@ class listed_source {
       }
     }
     return out;
+  }
+
+  /// Makes the batch what it was when it was read; its samples are loaded again.
+  static void restore(batch& b) {
+    b.sequences = b.listed;
+    b.loaded.clear();
   }
 
   /// Takes sequences out of the batch. `gone` (sequences) marks them.

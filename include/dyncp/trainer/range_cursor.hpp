@@ -49,6 +49,19 @@ class range_cursor {
   /// them; by arithmetic where it can.
   void skip(std::int64_t count) noexcept { left_to_skip_ += count; }
 
+  /// Gives up the element that `read` threw for: the next one reads what is behind it. False if
+  /// there is none, or if the range threw before it came to it.
+  bool pass() {
+    state& s = *state_;
+    if (!s.at || s.step_pending || left_to_skip_ > 0) return false;
+    s.step_pending = true;
+    ++taken_;
+    return true;
+  }
+
+  /// The place in the range of the element that `read` gives next.
+  [[nodiscard]] std::int64_t place() const noexcept { return taken_ + left_to_skip_; }
+
   /// Elements passed over or read.
   [[nodiscard]] std::int64_t taken() const noexcept { return taken_; }
 
