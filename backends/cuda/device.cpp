@@ -34,9 +34,10 @@ status check_architecture(const device_facts& facts) {
     if (architecture <= 0) break;
     if (runs_on(architecture, facts.capability)) return {};
     if (used < sizeof built) {
+      constexpr const char* suffixes[] = {"", "a", "f"};
       used += static_cast<std::size_t>(std::snprintf(built + used, sizeof built - used, " %d%s",
                                                      static_cast<int>(architecture / 10),
-                                                     architecture % 10 != 0 ? "a" : ""));
+                                                     suffixes[architecture % 10 % 3]));
     }
   }
   return failure(errc::unsupported, "add the architecture of this GPU to -Dgpu_arch, build again",

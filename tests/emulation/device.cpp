@@ -85,6 +85,9 @@ TEST_CASE("code runs on its own capability, or on later minor numbers of the sam
   CHECK(cuda::runs_on(800, 86));
   CHECK_FALSE(cuda::runs_on(860, 80));
   CHECK_FALSE(cuda::runs_on(800, 90));
+  CHECK(cuda::runs_on(1002, 103));
+  CHECK_FALSE(cuda::runs_on(1002, 90));
+  CHECK_FALSE(cuda::runs_on(1032, 100));
 }
 
 TEST_CASE("a library of another version or interface is refused, by name") {
