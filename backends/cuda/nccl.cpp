@@ -139,9 +139,11 @@ void nccl_free(device_state* d, nccl_handle comm) noexcept {
   static_cast<void>(ncclCommDestroy(comm));
 }
 
-void nccl_abort(device_state* d, nccl_handle comm) noexcept {
+void nccl_abort(device_state* d, const nccl_handle* comms, std::int32_t count) noexcept {
   const device_scope scope(*d);
-  static_cast<void>(ncclCommAbort(comm));
+  static_cast<void>(ncclGroupStart());
+  for (std::int32_t i = 0; i < count; ++i) static_cast<void>(ncclCommAbort(comms[i]));
+  static_cast<void>(ncclGroupEnd());
 }
 
 }  // namespace abi

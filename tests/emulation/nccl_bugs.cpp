@@ -318,7 +318,7 @@ TEST_CASE("a call while another one is in progress is an error") {
   CHECK(s.failed != 0);
   CHECK(s.code == errc::invalid_argument);
   CHECK_MESSAGE(contains(s.what, "in progress"), s.what);
-  abi::nccl_abort(device.handle(), comm);
+  abi::nccl_abort(device.handle(), &comm, 1);
   CHECK(dyncp_emulation::nccl_live_communicators() == 0);
 }
 
