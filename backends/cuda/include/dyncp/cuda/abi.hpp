@@ -100,8 +100,8 @@ struct device_facts {
   char name[64];
 };
 
-// Every function returns with its work queued, sets the device of `d` for its own duration only,
-// and names the rank in its errors.
+// Every function returns with its work queued, sets the device of `d` for its own duration (but see
+// dyncp/cuda/device.hpp), and names the rank in its errors.
 
 DYNCP_CUDA_API status open_device(const device_request& request, device_state** d);
 DYNCP_CUDA_API void close_device(device_state* d) noexcept;
