@@ -73,7 +73,34 @@ abi::status check_aligned(const char* name, const void* data, std::int64_t row_s
                  static_cast<long long>(row_stride * element_bytes));
 }
 
+/// The kernels of the head sizes that attention was compiled for; what a block of this GPU has no
+/// shared memory for, `supports` refuses.
+template <class T, int... Dims>
+cudaError_t prepare_attention(std::int64_t shared_bytes, std::integer_sequence<int, Dims...>) {
+  cudaError_t done = cudaSuccess;
+  const auto attempt = [&](auto dim) {
+    if constexpr (dim.value != 0) {
+      if (backward_shared_bytes(dim.value) > shared_bytes) return;
+      if (done == cudaSuccess) done = prepare_forward<T, dim.value>();
+      if (done == cudaSuccess) done = prepare_backward<T, dim.value>();
+    }
+  };
+  (attempt(std::integral_constant<int, Dims>{}), ...);
+  return done;
+}
+
 }  // namespace
+
+cudaError_t prepare_kernels(std::int64_t shared_bytes) {
+  cudaError_t done = cudaSuccess;
+  for (const auto prepare : {prepare_copy_rows, prepare_thd_rows, prepare_partials, prepare_delta,
+                             prepare_convert, prepare_plain}) {
+    if (done == cudaSuccess) done = prepare();
+  }
+  if (done == cudaSuccess) done = prepare_attention<bfloat16>(shared_bytes, head_dims{});
+  if (done == cudaSuccess) done = prepare_attention<float16>(shared_bytes, head_dims{});
+  return done;
+}
 
 namespace abi {
 

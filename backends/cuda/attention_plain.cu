@@ -146,6 +146,10 @@ std::int64_t blocks_for(std::int64_t rows, std::int64_t heads, std::int32_t segm
 
 }  // namespace
 
+cudaError_t prepare_plain() {
+  return prepare_all(plain_forward_kernel, plain_query_gradient_kernel, plain_key_gradient_kernel);
+}
+
 cudaError_t launch_plain_forward(const plain_forward_arguments& a, cudaStream_t stream) {
   return launch(plain_forward_kernel,
                 {.blocks = blocks_for(a.table.rows, a.heads, a.table.count), .threads = threads,

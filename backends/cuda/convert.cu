@@ -14,6 +14,8 @@ inline namespace v0 {
 namespace cuda {
 namespace {
 
+constexpr int wide = 8;  // elements of an access, where rows allow it
+
 template <class To, class From>
 struct convert_launch {
   convert_arguments<To, From> a;
@@ -45,11 +47,25 @@ bool in_units(const thd_view<T>& x, std::int64_t width, int unit) {
          common_unit(x.row_stride * bytes, nullptr, nullptr) >= needed;
 }
 
+template <class To, class From>
+cudaError_t prepare_pair() {
+  return prepare_all(convert_kernel<To, From, wide>, convert_kernel<To, From, 1>);
+}
+
 }  // namespace
+
+cudaError_t prepare_convert() {
+  cudaError_t done = cudaSuccess;
+  for (const auto prepare_one :
+       {prepare_pair<bfloat16, float>, prepare_pair<float16, float>, prepare_pair<float, float>,
+        prepare_pair<float, bfloat16>, prepare_pair<float, float16>}) {
+    if (done == cudaSuccess) done = prepare_one();
+  }
+  return done;
+}
 
 template <class To, class From>
 cudaError_t launch_convert(const convert_arguments<To, From>& a, cudaStream_t stream) {
-  constexpr int wide = 8;
   const bool units = in_units(a.to, a.width, wide) && in_units(a.from, a.width, wide);
   const row_lanes lanes = row_lanes::of(units ? a.width / wide : a.width);
   const launch_config config{.blocks = a.width == 0 ? 0 : lanes.blocks(a.rows),

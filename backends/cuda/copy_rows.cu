@@ -55,6 +55,12 @@ cudaError_t launch_in_units(const copy_rows_arguments& a, cudaStream_t stream) {
 
 }  // namespace
 
+cudaError_t prepare_copy_rows() {
+  return prepare_all(copy_rows_kernel<uint4>, copy_rows_kernel<uint2>,
+                     copy_rows_kernel<std::uint32_t>, copy_rows_kernel<std::uint16_t>,
+                     copy_rows_kernel<std::uint8_t>);
+}
+
 cudaError_t launch_copy_rows(const copy_rows_arguments& a, cudaStream_t stream) {
   if (a.entries == 0 || a.rows == 0 || a.row_bytes == 0) return cudaSuccess;
   switch (common_unit(a.row_bytes, a.to, a.from)) {

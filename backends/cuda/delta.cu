@@ -65,6 +65,11 @@ bool in_units(const thd_view<const T>& x, std::int32_t dim) {
 
 }  // namespace
 
+cudaError_t prepare_delta() {
+  return prepare_all(delta_kernel<bfloat16, 8>, delta_kernel<bfloat16, 1>, delta_kernel<float16, 8>,
+                     delta_kernel<float16, 1>, delta_kernel<float, 4>, delta_kernel<float, 1>);
+}
+
 template <class T>
 cudaError_t launch_delta(const delta_arguments<T>& a, cudaStream_t stream) {
   constexpr int wide = 16 / sizeof(T);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "clock.hpp"
 #include "device_state.hpp"
 #include "kernels.hpp"
 #include "status.hpp"
@@ -6,19 +7,52 @@
 #include <dyncp/cuda/abi.hpp>
 #include <dyncp/cuda/library.hpp>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <new>
 
 namespace dyncp {
 inline namespace v0 {
 namespace cuda {
+namespace {
+
+using context_query = CUresult(CUDAAPI*)(CUdevice, unsigned int*, int*);
+
+context_query find_context_query() noexcept {
+  constexpr const char* name = "cuDevicePrimaryCtxGetState";
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult outcome = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t done =
+      cudaGetDriverEntryPointByVersion(name, &found, 7000, cudaEnableDefault, &outcome);
+#else
+  const cudaError_t done = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &outcome);
+#endif
+  const bool good = done == cudaSuccess && outcome == cudaDriverEntryPointSuccess;
+  return good ? reinterpret_cast<context_query>(found) : nullptr;
+}
+
+}  // namespace
+
+bool has_context(int ordinal) noexcept {
+  static const context_query query = find_context_query();
+  unsigned int flags = 0;
+  int active = 1;
+  // The numbers of devices are the same for driver and runtime.
+  if (query == nullptr || query(ordinal, &flags, &active) != CUDA_SUCCESS) return true;
+  return active != 0;
+}
+
 namespace abi {
 namespace {
+
+constexpr std::int64_t allocation_limit_us = 60'000'000;
 
 status attribute(int* value, cudaDeviceAttr which, const device_facts& facts) {
   DYNCP_CUDA_CALL(facts.rank, cudaDeviceGetAttribute, value, which, facts.ordinal);
@@ -34,9 +68,10 @@ status check_architecture(const device_facts& facts) {
     if (architecture <= 0) break;
     if (runs_on(architecture, facts.capability)) return {};
     if (used < sizeof built) {
+      constexpr const char* suffixes[] = {"", "a", "f"};
       used += static_cast<std::size_t>(std::snprintf(built + used, sizeof built - used, " %d%s",
                                                      static_cast<int>(architecture / 10),
-                                                     architecture % 10 != 0 ? "a" : ""));
+                                                     suffixes[architecture % 10 % 3]));
     }
   }
   return failure(errc::unsupported, "add the architecture of this GPU to -Dgpu_arch, build again",
@@ -48,6 +83,20 @@ status check_architecture(const device_facts& facts) {
 /// Streams that never wait for the default stream.
 status make_private_stream(const device_facts& facts, stream* s) {
   DYNCP_CUDA_CALL(facts.rank, cudaStreamCreateWithFlags, s, cudaStreamNonBlocking);
+  return {};
+}
+
+/// Memory that was given back stays in the pool: CUDA's own pool returns it to the GPU whenever a
+/// stream is waited for, and mapping it again takes longer than the kernels that use it.
+status make_pool(device_state& d) {
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = d.facts.ordinal;
+  DYNCP_CUDA_CALL(d.facts.rank, cudaMemPoolCreate, &d.pool, &properties);
+  std::uint64_t kept_bytes = std::numeric_limits<std::uint64_t>::max();
+  DYNCP_CUDA_CALL(d.facts.rank, cudaMemPoolSetAttribute, d.pool, cudaMemPoolAttrReleaseThreshold,
+                  &kept_bytes);
   return {};
 }
 
@@ -80,11 +129,15 @@ status fill(device_state& d, bool own_memory) {
   std::snprintf(facts.name, sizeof facts.name, "GPU %d, sm_%d", static_cast<int>(facts.ordinal),
                 static_cast<int>(facts.capability));
   DYNCP_CUDA_TRY(check_architecture(facts));
-  if (own_memory && pools == 0) {
-    return failure(errc::unsupported, "give device_options::memory",
-                   "rank %d: the GPU has no stream-ordered allocation",
-                   static_cast<int>(facts.rank));
+  if (own_memory) {
+    if (pools == 0) {
+      return failure(errc::unsupported, "give device_options::memory",
+                     "rank %d: the GPU has no stream-ordered allocation",
+                     static_cast<int>(facts.rank));
+    }
+    DYNCP_CUDA_TRY(make_pool(d));
   }
+  DYNCP_CUDA_CALL(facts.rank, prepare_kernels, facts.shared_bytes);
   DYNCP_CUDA_TRY(make_private_stream(facts, &facts.comm_stream));
   return make_private_stream(facts, &d.memory_stream);
 }
@@ -112,6 +165,7 @@ void close_device(device_state* d) noexcept {
     for (const stream s : {d->facts.comm_stream, d->memory_stream}) {
       if (s != nullptr) static_cast<void>(cudaStreamDestroy(s));
     }
+    if (d->pool != nullptr) static_cast<void>(cudaMemPoolDestroy(d->pool));
   }
   delete d;
 }
@@ -121,10 +175,29 @@ void describe_device(const device_state* d, device_facts* facts) noexcept { *fac
 status allocate(device_state* d, std::int64_t bytes, void** memory) {
   DYNCP_ON_DEVICE(*d);
   const std::int32_t rank = d->facts.rank;
-  DYNCP_CUDA_CALL(rank, cudaMallocAsync, memory, static_cast<std::size_t>(bytes), d->memory_stream);
-  // Nothing else runs on this stream: the memory is there, for every stream.
-  DYNCP_CUDA_CALL(rank, cudaStreamSynchronize, d->memory_stream);
-  return {};
+  DYNCP_CUDA_CALL(rank, cudaMallocFromPoolAsync, memory, static_cast<std::size_t>(bytes), d->pool,
+                  d->memory_stream);
+  // Nothing else runs on this stream: soon the memory is there, for every stream.
+  const std::int64_t begin = clock_us();
+  for (std::int64_t round = 0;; ++round) {
+    bool there = false;
+    status asked = poll(d, d->memory_stream, &there);
+    if (asked.failed == 0 && there) return {};
+    if (asked.failed == 0 && clock_us() - begin >= allocation_limit_us) {
+      asked = failure(errc::timeout, "see what occupies the GPU",
+                      "rank %d waited %lld us for an allocation of %lld bytes",
+                      static_cast<int>(rank), static_cast<long long>(allocation_limit_us),
+                      static_cast<long long>(bytes));
+      asked.value = allocation_limit_us;
+      asked.limit = allocation_limit_us;
+    }
+    if (asked.failed != 0) {
+      release(d, *memory);
+      *memory = nullptr;
+      return asked;
+    }
+    pause(round);
+  }
 }
 
 void release(device_state* d, void* memory) noexcept {
@@ -154,12 +227,22 @@ void close_stream(device_state* d, stream s) noexcept {
   static_cast<void>(cudaStreamDestroy(s));
 }
 
+namespace {
+
+status answer(cudaError_t state, const char* call, const device_state& d, bool* done) {
+  *done = state == cudaSuccess;
+  if (state != cudaErrorNotReady) return cuda_status(state, call, d.facts.rank);
+  // CUDA keeps it as the thread's last error, which the next check of a launch by somebody else
+  // would take for its own.
+  static_cast<void>(cudaGetLastError());
+  return {};
+}
+
+}  // namespace
+
 status poll(device_state* d, stream s, bool* done) {
   DYNCP_ON_DEVICE(*d);
-  const cudaError_t state = cudaStreamQuery(s);
-  *done = state == cudaSuccess;
-  if (state == cudaErrorNotReady) return {};
-  return cuda_status(state, "cudaStreamQuery", d->facts.rank);
+  return answer(cudaStreamQuery(s), "cudaStreamQuery", *d, done);
 }
 
 status make_event(device_state* d, CUevent_st** event) {
@@ -187,10 +270,7 @@ status wait(device_state* d, stream s, CUevent_st* event) {
 
 status poll_event(device_state* d, CUevent_st* event, bool* done) {
   DYNCP_ON_DEVICE(*d);
-  const cudaError_t state = cudaEventQuery(event);
-  *done = state == cudaSuccess;
-  if (state == cudaErrorNotReady) return {};
-  return cuda_status(state, "cudaEventQuery", d->facts.rank);
+  return answer(cudaEventQuery(event), "cudaEventQuery", *d, done);
 }
 
 status fill_zero(device_state* d, void* to, std::int64_t bytes, stream s) {

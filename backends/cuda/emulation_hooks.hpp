@@ -16,9 +16,9 @@ inline namespace v0 {
 namespace cuda {
 namespace emulation {
 
-/// Queues `body`, to be run once by each thread of the grid, on the stream.
-cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
-                   std::function<void()> body);
+/// Queues `body`, to be run once by each thread of the grid, on the stream: what `kernel` does.
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+                   cudaStream_t stream, std::function<void()> body);
 
 /// The dynamic shared memory of the calling thread's block.
 void* shared_memory();

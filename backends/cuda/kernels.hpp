@@ -2,7 +2,8 @@
 #pragma once
 
 // The kernels as the host code of the library sees them: arguments, and functions that launch.
-// Compiled by nvcc and by the host compiler; pointers are to device memory.
+// Compiled by nvcc and by the host compiler; pointers are to device memory. Before the first launch
+// on a device, `prepare_...` has run there.
 
 #include <dyncp/cuda/abi.hpp>
 #include <dyncp/runtime/device.hpp>
@@ -27,6 +28,7 @@ struct copy_rows_arguments {
   std::int64_t rows;
   std::int64_t row_bytes;
 };
+[[nodiscard]] cudaError_t prepare_copy_rows();
 [[nodiscard]] cudaError_t launch_copy_rows(const copy_rows_arguments& a, cudaStream_t stream);
 
 /// Rows between a whole pack and one rank. The chunk moves go between the local rows of a rank in
@@ -41,6 +43,7 @@ struct thd_rows_arguments {
   const void* from;
   std::int64_t row_bytes;
 };
+[[nodiscard]] cudaError_t prepare_thd_rows();
 [[nodiscard]] cudaError_t launch_thd_rows(const thd_rows_arguments& a, std::int32_t sequence_rows,
                                           cudaStream_t stream);
 
@@ -56,6 +59,9 @@ struct partial_view {
   thd_view<float> out;
   thd_view<float> lse;
 };
+
+/// The kernels of merge, clear and add.
+[[nodiscard]] cudaError_t prepare_partials();
 
 /// total = the partial over the keys of both, on the rows of segments that have keys.
 struct merge_arguments {
@@ -94,6 +100,7 @@ struct delta_arguments {
   std::int32_t heads;
   std::int32_t dim;
 };
+[[nodiscard]] cudaError_t prepare_delta();
 template <class T>
 [[nodiscard]] cudaError_t launch_delta(const delta_arguments<T>& a, cudaStream_t stream);
 
@@ -105,6 +112,7 @@ struct convert_arguments {
   std::int64_t rows;
   std::int64_t width;
 };
+[[nodiscard]] cudaError_t prepare_convert();
 template <class To, class From>
 [[nodiscard]] cudaError_t launch_convert(const convert_arguments<To, From>& a,
                                          cudaStream_t stream);
@@ -123,6 +131,8 @@ struct forward_arguments {
   float scale;
   float scale_log2;  // scale / ln 2
 };
+template <class T, int Dim>
+[[nodiscard]] cudaError_t prepare_forward();
 template <class T, int Dim>
 [[nodiscard]] cudaError_t launch_forward(const forward_arguments<T>& a, cudaStream_t stream);
 
@@ -166,9 +176,12 @@ struct backward_arguments {
   std::int32_t turn_slots;
 };
 template <class T, int Dim>
+[[nodiscard]] cudaError_t prepare_backward();
+template <class T, int Dim>
 [[nodiscard]] cudaError_t launch_backward(const backward_arguments<T>& a, cudaStream_t stream);
 
 /// The same in float, for head sizes of any kind.
+[[nodiscard]] cudaError_t prepare_plain();
 struct plain_forward_arguments {
   segment_table table;
   thd_view<const float> q;
@@ -205,6 +218,9 @@ struct plain_backward_arguments {
 };
 [[nodiscard]] cudaError_t launch_plain_backward(const plain_backward_arguments& a,
                                                 cudaStream_t stream);
+
+/// All of them, on the current device. `shared_bytes`: device_facts.
+[[nodiscard]] cudaError_t prepare_kernels(std::int64_t shared_bytes);
 
 }  // namespace cuda
 }  // namespace v0

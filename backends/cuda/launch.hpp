@@ -21,7 +21,31 @@ struct launch_config {
   cudaStream_t stream = nullptr;
 };
 
-/// Launches a kernel; the only place that does. A grid without blocks is a no-op.
+/// Shared memory that a launch may ask for without a word before.
+inline constexpr std::size_t plain_shared_bytes = 48 * 1024;
+
+/// Loads a kernel on the current device and lets its blocks have `shared_bytes`. CUDA would load it
+/// at its first launch, and may wait for the whole GPU then: for ever, if what runs there is an
+/// exchange whose other end waits for this rank.
+template <class Arguments>
+cudaError_t prepare(void (*kernel)(Arguments), std::size_t shared_bytes = 0) {
+  const void* const function = reinterpret_cast<const void*>(kernel);
+  cudaFuncAttributes loaded;
+  const cudaError_t done = cudaFuncGetAttributes(&loaded, function);
+  if (done != cudaSuccess || shared_bytes <= plain_shared_bytes) return done;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(shared_bytes));
+}
+
+/// The first error of several.
+template <class... Kernels>
+cudaError_t prepare_all(Kernels... kernels) {
+  cudaError_t done = cudaSuccess;
+  static_cast<void>((((done = prepare(kernels)) == cudaSuccess) && ...));
+  return done;
+}
+
+/// Launches a kernel that was prepared; the only place that does. A grid without blocks is a no-op.
 template <class Arguments>
 cudaError_t launch(void (*kernel)(Arguments), const launch_config& config,
                    const Arguments& arguments) {
@@ -32,19 +56,12 @@ cudaError_t launch(void (*kernel)(Arguments), const launch_config& config,
   }
   const dim3 grid(static_cast<unsigned>(config.blocks), static_cast<unsigned>(config.rows));
   const dim3 block(static_cast<unsigned>(config.threads));
-#if defined(__CUDACC__)
   const void* const function = reinterpret_cast<const void*>(kernel);
-  constexpr std::size_t without_asking = 48 * 1024;
-  if (config.shared_bytes > without_asking) {
-    const cudaError_t allowed =
-        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(config.shared_bytes));
-    if (allowed != cudaSuccess) return allowed;
-  }
+#if defined(__CUDACC__)
   void* pointers[] = {const_cast<Arguments*>(&arguments)};
   return cudaLaunchKernel(function, grid, block, pointers, config.shared_bytes, config.stream);
 #else
-  return emulation::launch(grid, block, config.shared_bytes, config.stream,
+  return emulation::launch(function, grid, block, config.shared_bytes, config.stream,
                            [kernel, arguments] { kernel(arguments); });
 #endif
 }

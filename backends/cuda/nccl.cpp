@@ -38,11 +38,10 @@ status nccl_status(ncclResult_t code, const char* call, const device_state& d, n
     default: break;
   }
   const char* const last = ncclGetLastError(comm);
-  status s = failure(kind, hint, "rank %d: %s: %s%s%s", static_cast<int>(d.facts.rank), call,
-                     ncclGetErrorString(code), last != nullptr && last[0] != '\0' ? ": " : "",
-                     last != nullptr ? last : "");
-  s.native = static_cast<std::int32_t>(code);
-  return s;
+  return failure(kind, hint, "rank %d: %s: %s (ncclResult_t %d)%s%s",
+                 static_cast<int>(d.facts.rank), call, ncclGetErrorString(code),
+                 static_cast<int>(code), last != nullptr && last[0] != '\0' ? ": " : "",
+                 last != nullptr ? last : "");
 }
 
 ncclConfig_t config_of(const nccl_request& request) {
@@ -140,9 +139,11 @@ void nccl_free(device_state* d, nccl_handle comm) noexcept {
   static_cast<void>(ncclCommDestroy(comm));
 }
 
-void nccl_abort(device_state* d, nccl_handle comm) noexcept {
+void nccl_abort(device_state* d, const nccl_handle* comms, std::int32_t count) noexcept {
   const device_scope scope(*d);
-  static_cast<void>(ncclCommAbort(comm));
+  static_cast<void>(ncclGroupStart());
+  for (std::int32_t i = 0; i < count; ++i) static_cast<void>(ncclCommAbort(comms[i]));
+  static_cast<void>(ncclGroupEnd());
 }
 
 }  // namespace abi

@@ -110,6 +110,11 @@ bool in_fours(const thd_view<float>& x, std::int32_t dim) {
 
 }  // namespace
 
+cudaError_t prepare_partials() {
+  return prepare_all(merge_kernel<4>, merge_kernel<1>, clear_kernel<4>, clear_kernel<1>,
+                     add_kernel<4>, add_kernel<1>);
+}
+
 cudaError_t launch_merge(const merge_arguments& a, cudaStream_t stream) {
   const bool fours = in_fours(a.part.out, a.dim) && in_fours(a.total.out, a.dim);
   const row_lanes lanes = row_lanes::of(fours ? a.dim / 4 : a.dim);

@@ -59,10 +59,8 @@ namespace cuda {
       break;
     default: break;
   }
-  abi::status s = failure(kind, hint, "rank %d: %s: %s (%s)", static_cast<int>(rank), call,
-                          cudaGetErrorString(code), cudaGetErrorName(code));
-  s.native = static_cast<std::int32_t>(code);
-  return s;
+  return failure(kind, hint, "rank %d: %s: %s (%s)", static_cast<int>(rank), call,
+                 cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
 }  // namespace cuda

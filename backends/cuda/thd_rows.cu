@@ -77,6 +77,11 @@ cudaError_t launch_in_units(const thd_rows_arguments& a, std::int32_t rows, cuda
 
 }  // namespace
 
+cudaError_t prepare_thd_rows() {
+  return prepare_all(thd_rows_kernel<uint4>, thd_rows_kernel<uint2>, thd_rows_kernel<std::uint32_t>,
+                     thd_rows_kernel<std::uint16_t>, thd_rows_kernel<std::uint8_t>);
+}
+
 cudaError_t launch_thd_rows(const thd_rows_arguments& a, std::int32_t sequence_rows,
                             cudaStream_t stream) {
   using kind = abi::row_move_kind;

@@ -42,7 +42,7 @@ status nccl_exchange(device_state*, nccl_handle, const nccl_message*, std::int32
 }
 status nccl_begin_close(device_state*, nccl_handle) { return absent(); }
 void nccl_free(device_state*, nccl_handle) noexcept {}
-void nccl_abort(device_state*, nccl_handle) noexcept {}
+void nccl_abort(device_state*, const nccl_handle*, std::int32_t) noexcept {}
 
 }  // namespace abi
 }  // namespace cuda

@@ -4,6 +4,8 @@
 #include "emulation/world.hpp"
 #include "support/random.hpp"
 
+#include <cuda_runtime_api.h>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -85,6 +87,9 @@ TEST_CASE("code runs on its own capability, or on later minor numbers of the sam
   CHECK(cuda::runs_on(800, 86));
   CHECK_FALSE(cuda::runs_on(860, 80));
   CHECK_FALSE(cuda::runs_on(800, 90));
+  CHECK(cuda::runs_on(1002, 103));
+  CHECK_FALSE(cuda::runs_on(1002, 90));
+  CHECK_FALSE(cuda::runs_on(1032, 100));
 }
 
 TEST_CASE("a library of another version or interface is refused, by name") {
@@ -130,7 +135,7 @@ TEST_CASE("the GPU's own limit is out_of_memory") {
   auto b = d.allocate(5000);
   REQUIRE(!b);
   CHECK(b.error().code == errc::out_of_memory);
-  CHECK(b.error().what.find("rank 5: cudaMallocAsync") != std::string::npos);
+  CHECK(b.error().what.find("rank 5: cudaMallocFromPoolAsync") != std::string::npos);
   CHECK(d.allocate(4000).has_value());
 }
 
@@ -162,6 +167,59 @@ TEST_CASE("memory comes from the caller's allocator, whose failures are results"
   CHECK(d.allocate(15).error().code == errc::invalid_argument);
   source.release = nullptr;
   CHECK(cuda::device::open({.memory = source}).error().code == errc::invalid_argument);
+}
+
+TEST_CASE("to ask for the end of work leaves no error behind for others to find") {
+  bool waited = false;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    world w({.seed = seed});
+    auto d = cuda::device::open({}).value();
+    const auto s = d.make_stream().value();
+    auto a = d.allocate(16).value();
+    auto event = d.make_event().value();
+    CHECK(cudaGetLastError() == cudaSuccess);
+    for (int i = 0; i < 20; ++i) REQUIRE(d.fill_zero(a.data(), 16, s.get()));
+    REQUIRE(d.record(event, s.get()));
+    for (bool done = false; !done;) {
+      REQUIRE(cuda::abi::poll_event(d.handle(), event.native(), &done).failed == 0);
+      CHECK(cudaGetLastError() == cudaSuccess);
+      const auto idle = d.poll(s.get());
+      REQUIRE(idle.has_value());
+      CHECK(cudaGetLastError() == cudaSuccess);
+      waited = waited || !done;
+    }
+  }
+  CHECK(waited);
+}
+
+TEST_CASE("memory that was given back is kept, whatever is waited for meanwhile") {
+  world w;
+  auto d = cuda::device::open({}).value();
+  for (int i = 0; i < 5; ++i) {
+    const auto a = d.allocate(1000).value();
+    const auto b = d.allocate(500).value();
+  }
+  CHECK(w.use_of(0).growths == 2);
+}
+
+TEST_CASE("calls make no context on a GPU that nobody uses, and restore one that is used") {
+  world w({.devices = 3});
+  const auto work = [](std::int32_t ordinal) {
+    auto d = cuda::device::open({.ordinal = ordinal}).value();
+    const auto s = d.make_stream().value();
+    auto a = d.allocate(16).value();
+    REQUIRE(d.fill_zero(a.data(), 16, s.get()));
+    finish(d, s.get());
+  };
+  // A thread that chose no GPU counts as one on GPU 0.
+  REQUIRE(w.current_device() == 0);
+  work(1);
+  CHECK_FALSE(w.use_of(0).context);
+  CHECK(w.use_of(1).context);
+  REQUIRE(cudaSetDevice(2) == cudaSuccess);
+  work(1);
+  CHECK(w.current_device() == 2);
+  CHECK_FALSE(w.use_of(0).context);
 }
 
 TEST_CASE("copies, zeros and strides") {

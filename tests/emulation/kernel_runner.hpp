@@ -100,6 +100,13 @@ class device_vector {
 
 #endif
 
+/// Waits as the library does, by asking; what CUDA says of the work of the stream.
+inline cudaError_t finish(cudaStream_t stream) {
+  cudaError_t e = cudaErrorNotReady;
+  while (e == cudaErrorNotReady) e = cudaStreamQuery(stream);
+  return e;
+}
+
 /// Launches `kernel` and waits; what CUDA says of it.
 template <class Arguments>
 cudaError_t run_kernel(void (*kernel)(Arguments), std::int64_t blocks, int threads,
@@ -112,6 +119,7 @@ cudaError_t run_kernel(void (*kernel)(Arguments), std::int64_t blocks, int threa
     if (e = v->copy(cudaMemcpyHostToDevice, stream); e != cudaSuccess) return e;
   }
 #endif
+  if (e = dyncp::cuda::prepare(kernel, shared_bytes); e != cudaSuccess) return e;
   e = dyncp::cuda::launch(kernel, {.blocks = blocks, .threads = threads,
                                    .shared_bytes = shared_bytes, .stream = stream}, arguments);
   if (e != cudaSuccess) return e;
@@ -120,7 +128,7 @@ cudaError_t run_kernel(void (*kernel)(Arguments), std::int64_t blocks, int threa
     if (e = v->copy(cudaMemcpyDeviceToHost, stream); e != cudaSuccess) return e;
   }
 #endif
-  e = cudaStreamSynchronize(stream);
+  e = finish(stream);
   static_cast<void>(cudaStreamDestroy(stream));
   return e;
 }

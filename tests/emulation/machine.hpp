@@ -25,8 +25,9 @@ inline constexpr bool on_gpu = true;
 class machine {
  public:
   explicit machine(const machine_options& = {}) {}
-  /// Errors of a GPU come back from its calls.
+  /// Errors of a GPU come back from its calls, and other faults from compute-sanitizer.
   [[nodiscard]] std::string fault() const { return {}; }
+  /// Not counted.
   [[nodiscard]] std::int64_t kernels() const { return 0; }
 };
 

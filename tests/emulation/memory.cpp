@@ -40,6 +40,7 @@ void* memory_map::allocate(memory_kind kind, std::int32_t device, std::size_t by
   b.slack_bytes = placed - bytes;
   blocks_.emplace(reinterpret_cast<std::uintptr_t>(first), b);
   ++live_;
+  ++allocations_;
   return first;
 }
 

@@ -42,11 +42,14 @@ class memory_map {
   /// What an access to `address` hit, for people; empty if it is not near a block.
   [[nodiscard]] std::string describe(const void* address) const;
   [[nodiscard]] std::size_t live_blocks() const noexcept { return live_; }
+  /// All so far, whether they live or not.
+  [[nodiscard]] std::int64_t allocations() const noexcept { return allocations_; }
   void clear();
 
  private:
   std::map<std::uintptr_t, block> blocks_;  // by first byte
   std::size_t live_ = 0;
+  std::int64_t allocations_ = 0;
 };
 
 /// All bytes 0xff: NaN in float, bfloat16 and half.

@@ -98,6 +98,7 @@ struct pending_operation {
 };
 struct open_group {
   int depth = 0;
+  std::vector<ncclComm*> aborted;
   ncclResult_t error = ncclSuccess;
   std::vector<pending_operation> operations;
 };
@@ -107,12 +108,14 @@ struct registry {
   std::uint64_t era = 0;
   std::map<std::string, std::shared_ptr<clique>> meeting;  // by id, until all have come
   std::map<int, open_group> groups;                        // by rank of the world
+  std::vector<std::weak_ptr<comm_state>> communicators;
 };
 registry& all() {
   static registry r;
   if (r.era != ledger_of_nccl().era) {
     r.meeting.clear();
     r.groups.clear();
+    r.communicators.clear();
     r.era = ledger_of_nccl().era;
   }
   return r;
@@ -194,8 +197,18 @@ ncclComm* make(const std::shared_ptr<clique>& group, int rank, bool blocking) {
   c->owner = world::current()->rank();
   c->blocking = blocking;
   c->proxy = world::current()->open_stream(c->device);
+  all().communicators.push_back(c);
   ++ledger_of_nccl().live;
   return new ncclComm{c};
+}
+
+/// A communicator of GPU `device` that nobody has aborted and that has operations on streams.
+std::shared_ptr<comm_state> at_work(int device) {
+  for (const auto& weak : all().communicators) {
+    const auto c = weak.lock();
+    if (c != nullptr && c->device == device && !c->ended() && c->in_flight > 0) return c;
+  }
+  return nullptr;
 }
 
 void dispose(ncclComm* comm) {
@@ -452,6 +465,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
     c->owner = owner;
     c->blocking = blocking;
     c->proxy = world::current()->open_stream(device);
+    all().communicators.push_back(c);
     ++ledger_of_nccl().live;
     *child = new ncclComm{c};
     ++c->busy;
@@ -487,8 +501,16 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const unchecked scope;
   if (world::current() == nullptr || comm == nullptr) return ncclInvalidArgument;
   comm->state->aborted = true;
+  if (open_group& group = all().groups[world::current()->rank()]; group.depth > 0) {
+    group.aborted.push_back(comm);
+    return ncclSuccess;
+  }
+  // The real one hangs, or not: it depends on the version, and on what it has to free.
+  const auto other = at_work(comm->state->device);
   dispose(comm);
-  return ncclSuccess;
+  return other == nullptr ? ncclSuccess
+                          : misused("ncclCommAbort outside of a group while " + name(*other) +
+                                    " of another communicator is at work on the GPU");
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
@@ -551,8 +573,18 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   const unchecked scope;
-  if (broken()) return ncclUnhandledCudaError;
+  if (world::current() == nullptr) return ncclUnhandledCudaError;
   open_group& group = all().groups[world::current()->rank()];
+  if (group.depth == 1) {
+    // Memory is freed, which waits for all that the GPU does.
+    for (ncclComm* const comm : std::exchange(group.aborted, {})) {
+      const int device = comm->state->device;
+      static_cast<void>(world::current()->wait_until(
+          [device] { return at_work(device) == nullptr || broken(); }));
+      dispose(comm);
+    }
+  }
+  if (broken()) return ncclUnhandledCudaError;
   if (group.depth == 0) return misused("ncclGroupEnd without ncclGroupStart");
   if (--group.depth > 0) return ncclSuccess;
   std::vector<pending_operation> operations = std::move(group.operations);

@@ -197,6 +197,30 @@ TEST_CASE("groups used in crossed orders on the streams: the stuck exchange is n
   }
 }
 
+TEST_CASE("an exchange of a split that hangs: its idle parent is not freed while it runs") {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    runner_type runner(4, seed, {.deadline_us = 50'000});
+    const auto results = runner.run_collect([&](backend_type& backend) -> result<void> {
+      auto pool = pool_type::create(backend, {.strategy = pool_strategy::split});
+      runner.meet();
+      if (!pool) return std::move(pool).error();
+      if (pool->rank() != 0) return dyncp_test::wait_for_failure(*pool);
+      auto pair = pool->group(2);
+      if (!pair) return failed("no group");
+      auto memory = backend.device().allocate(16);
+      if (!memory) return std::move(memory).error();
+      const auto s = backend.device().comm_stream();
+      const incoming in{1, memory->data(), 16};
+      const auto done = pool->exchange(*pair, {}, {&in, 1}, s);
+      const auto synchronized = pool->synchronize(s);
+      return done ? synchronized : done;
+    });
+    REQUIRE_FALSE(results[0].has_value());
+    CHECK(results[0].error().code == errc::timeout);
+    for (std::size_t r = 1; r < 4; ++r) CHECK(results[r].has_value());
+  }
+}
+
 TEST_CASE("a rank that dies: the others are told in time, with whom they waited for") {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     for (const bool on_stream : {false, true}) {
@@ -318,7 +342,7 @@ TEST_CASE("a call while another one is in progress is an error") {
   CHECK(s.failed != 0);
   CHECK(s.code == errc::invalid_argument);
   CHECK_MESSAGE(contains(s.what, "in progress"), s.what);
-  abi::nccl_abort(device.handle(), comm);
+  abi::nccl_abort(device.handle(), &comm, 1);
   CHECK(dyncp_emulation::nccl_live_communicators() == 0);
 }
 

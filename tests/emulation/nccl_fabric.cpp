@@ -409,6 +409,51 @@ TEST_CASE("host messages of every length") {
   });
 }
 
+TEST_CASE("host messages with every other rank at once take no new memory") {
+  const cuda::process_bootstrap board(5, deadline_us);
+  run(5, [&](std::int32_t rank) {
+    auto backend = create({.ordinal = rank, .rank = rank}, board.of(rank));
+    REQUIRE(backend.has_value());
+    auto pool = pool_type::create(*backend, {});
+    REQUIRE(pool.has_value());
+    everyone(5);
+    const std::int64_t before = world::current()->memory().allocations();
+    std::vector<std::int32_t> words(5);
+    std::vector<outgoing> out;
+    std::vector<incoming> in;
+    for (std::int32_t peer = 0; peer < 5; ++peer) {
+      if (peer == rank) continue;
+      out.push_back({peer, &rank, sizeof rank});
+      in.push_back({peer, &words[static_cast<std::size_t>(peer)], sizeof rank});
+    }
+    REQUIRE(pool->exchange_host(pool->everyone(), out, in));
+    for (const incoming& m : in) CHECK(*static_cast<const std::int32_t*>(m.data) == m.peer);
+    everyone(5);
+    CHECK(world::current()->memory().allocations() == before);
+  });
+}
+
+TEST_CASE("the others hear of a failure before anything is aborted") {
+  const cuda::process_bootstrap board(2, deadline_us);
+  std::int64_t alive = 0;
+  run(2, [&](std::int32_t rank) {
+    cuda::bootstrap connection = board.of(rank);
+    connection.tell = [&, tell = connection.tell](const cuda::failure_notice& notice) {
+      alive = dyncp_emulation::nccl_live_communicators();
+      tell(notice);
+    };
+    auto backend = create({.ordinal = rank, .rank = rank}, connection);
+    REQUIRE(backend.has_value());
+    auto pool = pool_type::create(*backend, {});
+    REQUIRE(pool.has_value());
+    everyone(2);
+    if (rank == 0) pool->fail(make_error(errc::callback_failed, "stop"));
+    CHECK(dyncp_test::wait_for_failure(*pool));
+  });
+  CHECK(alive == 2);
+  CHECK(dyncp_emulation::nccl_live_communicators() == 0);
+}
+
 TEST_CASE("a split waits for the exchanges before it") {
   const cuda::process_bootstrap board(2, deadline_us);
   run(2, [&](std::int32_t rank) {

@@ -58,8 +58,8 @@ bool streams_right(stream_bug bug, std::uint64_t seed) {
     REQUIRE(cudaStreamWaitEvent(a, taken, 0) == cudaSuccess);
   }
   REQUIRE(cudaMemsetAsync(data.data(), 2, 64, a) == cudaSuccess);
-  REQUIRE(cudaStreamSynchronize(a) == cudaSuccess);
-  REQUIRE(cudaStreamSynchronize(b) == cudaSuccess);
+  REQUIRE(finish(a) == cudaSuccess);
+  REQUIRE(finish(b) == cudaSuccess);
   REQUIRE(cudaEventDestroy(filled) == cudaSuccess);
   REQUIRE(cudaEventDestroy(taken) == cudaSuccess);
   return to[0] == 1 && to[63] == 1;
@@ -348,11 +348,11 @@ TEST_CASE("what is written behind a block, short of the next page, is found when
   const auto f = fault_of([] {
     cudaStream_t s = nullptr;
     REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess);
-    void* p = nullptr;
-    REQUIRE(cudaMallocAsync(&p, 100, s) == cudaSuccess);
+    void* const p = world::current()->memory().allocate(dyncp_emulation::memory_kind::device, 0,
+                                                        100);
     static_cast<char*>(p)[100] = 0;
     REQUIRE(cudaFreeAsync(p, s) == cudaSuccess);
-    CHECK(cudaStreamSynchronize(s) == cudaErrorIllegalAddress);
+    CHECK(finish(s) == cudaErrorIllegalAddress);
   });
   CHECK(f.kind == fault_kind::out_of_bounds);
 }
@@ -384,6 +384,7 @@ TEST_CASE("launches that no GPU takes, and the one that does nothing") {
     return fault_of([=] {
       cudaStream_t s = nullptr;
       REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess);
+      static_cast<void>(cuda::prepare(blocks_kernel, shared));
       static_cast<void>(cuda::launch(blocks_kernel,
                                      {.blocks = blocks, .rows = rows, .threads = threads,
                                       .shared_bytes = shared, .stream = s}, blocks_arguments{}));
@@ -403,6 +404,21 @@ TEST_CASE("launches that no GPU takes, and the one that does nothing") {
                      blocks_arguments{}) == cudaErrorInvalidConfiguration);
   CHECK(cuda::launch(blocks_kernel, {.blocks = 1, .threads = 32}, blocks_arguments{}) ==
         cudaErrorInvalidResourceHandle);  // the default stream
+}
+
+TEST_CASE("a kernel that was not loaded before, or for as much shared memory") {
+  for (const bool loaded : {false, true}) {
+    const auto f = fault_of([=] {
+      cudaStream_t s = nullptr;
+      REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess);
+      if (loaded) REQUIRE(cuda::prepare(blocks_kernel, 50'000) == cudaSuccess);
+      CHECK(cuda::launch(blocks_kernel, {.blocks = 1, .threads = 32, .shared_bytes = 50'001,
+                                         .stream = s}, blocks_arguments{}) ==
+            cudaErrorInvalidConfiguration);
+    });
+    CHECK(f.kind == fault_kind::invalid_launch);
+    CHECK(f.text.find(loaded ? "may have 50000" : "not loaded") != std::string::npos);
+  }
 }
 
 TEST_CASE("a seed repeats a run") {
@@ -435,7 +451,7 @@ TEST_CASE("copies of memory that is too small, freed or of the wrong kind") {
                                                 damaged));
       }
       static_cast<void>(cudaMemcpyAsync(to.data(), from.data(), bytes, kind, s));
-      static_cast<void>(cudaStreamSynchronize(s));
+      static_cast<void>(finish(s));
     }).kind;
   };
   CHECK(copy(100, cudaMemcpyDeviceToDevice, false) == fault_kind::none);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the thread sanitizer makes of CUDA threads and streams: races are reported, whatever order
-// the seed gave, and nothing else is. Without it only what must have no race is run. meson.build
-// sets the options with which the program goes on after a report, and gets all of them.
+// the seed gave, and nothing else is. Without it the program is skipped. meson.build sets the
+// options with which the program goes on after a report, and gets all of them.
 #include "emulation/kernel_runner.hpp"
 
 #include <fragments.hpp>
@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 using namespace dyncp;
@@ -19,6 +21,14 @@ using dyncp_emulation::thread_sanitizer;
 using dyncp_emulation::world;
 
 namespace {
+
+/// Without reports every kernel would look like one without races.
+void need_thread_sanitizer() {
+  constexpr int skipped = 77;
+  if (thread_sanitizer) return;
+  std::puts("skipped: compiled without the thread sanitizer");
+  std::exit(skipped);
+}
 
 /// Races that `f` has, on threads that are told apart.
 template <class F>
@@ -127,8 +137,8 @@ std::int64_t stream_races(const stream_case& c) {
     REQUIRE(cudaEventRecord(taken, b) == cudaSuccess);
     if (c.wait_before_write) REQUIRE(cudaStreamWaitEvent(a, taken, 0) == cudaSuccess);
     REQUIRE(cudaMemsetAsync(data.data(), 2, 64, a) == cudaSuccess);
-    REQUIRE(cudaStreamSynchronize(a) == cudaSuccess);
-    REQUIRE(cudaStreamSynchronize(b) == cudaSuccess);
+    REQUIRE(finish(a) == cudaSuccess);
+    REQUIRE(finish(b) == cudaSuccess);
     REQUIRE(cudaEventDestroy(filled) == cudaSuccess);
     REQUIRE(cudaEventDestroy(taken) == cudaSuccess);
   }
@@ -138,8 +148,8 @@ std::int64_t stream_races(const stream_case& c) {
 }  // namespace
 
 TEST_CASE("CUDA threads: a kernel without races has no report, each planted one has") {
+  need_thread_sanitizer();
   CHECK(races_with(bug::none) == 0);
-  if (!thread_sanitizer) return;
   for (const bug with : {bug::no_barrier, bug::no_barrier_before, bug::early_copy, bug::no_wait,
                          bug::blocks, bug::no_release}) {
     CAPTURE(static_cast<std::int32_t>(with));
@@ -148,8 +158,8 @@ TEST_CASE("CUDA threads: a kernel without races has no report, each planted one 
 }
 
 TEST_CASE("streams: joined by events there is no report, without one there is") {
+  need_thread_sanitizer();
   CHECK(stream_races({}) == 0);
-  if (!thread_sanitizer) return;
   CHECK(stream_races({.wait_before_read = false}) > 0);
   CHECK(stream_races({.wait_before_write = false}) > 0);
 }

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA runtime as far as the library uses it, on the GPUs of the emulated world. Stricter than
 // the real one: host memory of asynchronous copies must be pinned, every byte of a copy must belong
-// to one live block, and the default stream is an error.
+// to one live block, the default stream is an error, and a kernel must be loaded before its first
+// launch.
 #include "emulation/sanitizers.hpp"
 #include "emulation/world.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <emulation_hooks.hpp>
+#include <launch.hpp>
 
 namespace {
 
@@ -27,6 +34,30 @@ struct emulated_event {
   std::uint64_t reached = 0;
   char passed = 0;  // for the thread sanitizer
 };
+
+/// Stream-ordered memory. What is not in use goes back to the device when somebody asks for the
+/// state of a stream, down to the threshold.
+struct emulated_pool {
+  std::int32_t device = 0;
+  std::uint64_t kept_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::uint64_t reserved_bytes = 0;
+  std::map<void*, std::size_t> blocks;
+};
+std::vector<std::weak_ptr<emulated_pool>> pools;
+using pool_handle = std::shared_ptr<emulated_pool>;
+pool_handle* as_pool(cudaMemPool_t pool) { return reinterpret_cast<pool_handle*>(pool); }
+
+void trim_pools() {
+  std::erase_if(pools, [](const auto& p) { return p.expired(); });
+  for (const auto& weak : pools) {
+    const pool_handle p = weak.lock();
+    p->reserved_bytes = std::max(p->used_bytes, std::min(p->reserved_bytes, p->kept_bytes));
+  }
+}
+
+/// To use a device makes a context on it.
+void use(std::int32_t device) { world::current()->use_of(device).context = true; }
 
 cudaError_t last_error = cudaSuccess;
 
@@ -163,6 +194,7 @@ cudaError_t cudaSetDevice(int device) {
     return fail(cudaErrorInvalidDevice);
   }
   world::current()->current_device() = device;
+  use(device);
   return cudaSuccess;
 }
 
@@ -186,6 +218,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   DYNCP_REQUIRE_STATE();
   if (flags != cudaStreamNonBlocking) return fail(cudaErrorInvalidValue);
+  use(world::current()->current_device());
   *stream = reinterpret_cast<cudaStream_t>(
       world::current()->open_stream(world::current()->current_device()));
   return cudaSuccess;
@@ -203,17 +236,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
   world::current()->yield();
   DYNCP_REQUIRE_STATE();
-  if (!as_stream(stream)->idle()) return cudaErrorNotReady;
+  if (!as_stream(stream)->idle()) return fail(cudaErrorNotReady);
   static_cast<void>(world::current()->wait_idle(as_stream(stream)));
+  trim_pools();
   return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  DYNCP_REQUIRE_STATE();
-  if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
-  const bool done = world::current()->wait_idle(as_stream(stream));
-  DYNCP_REQUIRE_STATE();
-  return done ? cudaSuccess : fail(cudaErrorUnknown);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
@@ -273,26 +299,69 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   world::current()->yield();
   DYNCP_REQUIRE_STATE();
   const event_handle e = as_event(event);
-  if (e->reached < e->recorded) return cudaErrorNotReady;
+  if (e->reached < e->recorded) return fail(cudaErrorNotReady);
   dyncp_emulation::acquire(&as_event(event)->passed);
   return cudaSuccess;
 }
 
-cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  DYNCP_REQUIRE_STATE();
+  if (properties->allocType != cudaMemAllocationTypePinned ||
+      properties->location.type != cudaMemLocationTypeDevice) {
+    return fail(cudaErrorInvalidValue);
+  }
+  use(properties->location.id);
+  auto made = std::make_shared<emulated_pool>();
+  made->device = properties->location.id;
+  pools.push_back(made);
+  *pool = reinterpret_cast<cudaMemPool_t>(new pool_handle(std::move(made)));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {
+  DYNCP_REQUIRE_STATE();
+  if (which != cudaMemPoolAttrReleaseThreshold) return fail(cudaErrorInvalidValue);
+  (*as_pool(pool))->kept_bytes = *static_cast<const std::uint64_t*>(value);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  delete as_pool(pool);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream) {
   const unchecked scope;
   DYNCP_REQUIRE_STATE();
   if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
   world& w = *world::current();
+  emulated_pool& p = **as_pool(pool);
   const std::size_t limit = w.options().memory_limit_bytes;
   if (limit > 0 && bytes > limit) return fail(cudaErrorMemoryAllocation);
   *memory = w.memory().allocate(memory_kind::device, as_stream(stream)->device(), bytes);
-  return *memory != nullptr ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+  if (*memory == nullptr) return fail(cudaErrorMemoryAllocation);
+  p.blocks[*memory] = bytes;
+  p.used_bytes += bytes;
+  if (p.used_bytes > p.reserved_bytes) {
+    p.reserved_bytes = p.used_bytes;
+    ++w.use_of(p.device).growths;
+  }
+  // It is there when the stream has come so far.
+  w.enqueue(as_stream(stream), [] {});
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   const unchecked scope;
   if (world::current() == nullptr) return cudaErrorNoDevice;
   if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
+  for (const auto& weak : pools) {
+    const pool_handle p = weak.lock();
+    if (p == nullptr || !p->blocks.contains(memory)) continue;
+    p->used_bytes -= p->blocks[memory];
+    p->blocks.erase(memory);
+  }
   world::current()->enqueue(as_stream(stream), [memory] {
     const unchecked inner;
     bool damaged = false;
@@ -302,6 +371,50 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
       world::current()->report(fault_kind::out_of_bounds, "bytes behind a block were written");
     }
   });
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  DYNCP_REQUIRE_STATE();
+  const std::int32_t device = world::current()->current_device();
+  use(device);
+  *attributes = {};
+  world::current()->use_of(device).kernels.try_emplace(
+      function, dyncp::cuda::plain_shared_bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute which, int value) {
+  DYNCP_REQUIRE_STATE();
+  world& w = *world::current();
+  if (which != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      static_cast<std::uint32_t>(value) > w.options().grid.shared_limit_bytes) {
+    return fail(cudaErrorInvalidValue);
+  }
+  w.use_of(w.current_device()).kernels[function] = static_cast<std::size_t>(value);
+  return cudaSuccess;
+}
+
+namespace {
+CUresult context_state(CUdevice device, unsigned int* flags, int* active) {
+  if (world::current() == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  *flags = 0;
+  *active = world::current()->use_of(device).context ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
+#if CUDART_VERSION >= 12050
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* outcome) {
+#else
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult* outcome) {
+#endif
+  const bool known = std::string(symbol) == "cuDevicePrimaryCtxGetState";
+  *function = known ? reinterpret_cast<void*>(&context_state) : nullptr;
+  *outcome = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 
@@ -373,11 +486,21 @@ namespace {
 dyncp_emulation::grid_runner& runner() { return *dyncp_emulation::current_runner(); }
 }  // namespace
 
-cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
-                   std::function<void()> body) {
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+                   cudaStream_t stream, std::function<void()> body) {
   const unchecked scope;
   DYNCP_REQUIRE_STATE();
   if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
+  const auto& kernels = world::current()->use_of(as_stream(stream)->device()).kernels;
+  const auto loaded = kernels.find(kernel);
+  if (loaded == kernels.end()) {
+    return report(fault_kind::invalid_launch, "a kernel that was not loaded on this device");
+  }
+  if (shared_bytes > loaded->second) {
+    return report(fault_kind::invalid_launch,
+                  std::to_string(shared_bytes) + " bytes of shared memory for a block that may "
+                  "have " + std::to_string(loaded->second));
+  }
   dyncp_emulation::grid_request request{grid, block, shared_bytes, std::move(body)};
   const std::string refused =
       dyncp_emulation::launch_error(request, world::current()->options().grid);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,13 @@ struct world_options {
   std::int32_t capability = 90;
   grid_options grid = {};
   std::size_t memory_limit_bytes = 0;  ///< of each device; 0: no limit
+};
+
+/// What the runtime of a process keeps of one device.
+struct device_use {
+  bool context = false;
+  std::map<const void*, std::size_t> kernels;  ///< that are loaded; shared memory they may have
+  std::int64_t growths = 0;  ///< how often a pool took memory from the device
 };
 
 class world;
@@ -72,6 +80,8 @@ class world {
   [[nodiscard]] std::int32_t rank() const noexcept;
   /// CUDA's current device of the rank that runs.
   [[nodiscard]] std::int32_t& current_device() noexcept;
+  /// What this process has on each device, by ordinal.
+  [[nodiscard]] device_use& use_of(std::int32_t device) { return uses_[device]; }
 
   // For the fakes of CUDA and NCCL.
 
@@ -111,6 +121,7 @@ class world {
   random_source random_;
   memory_map memory_;
   fault fault_;
+  std::map<std::int32_t, device_use> uses_;
   std::int64_t now_us_ = 0;
   bool ending_ = false;
   std::vector<std::unique_ptr<host_fiber>> fibers_;  // the first is the caller's

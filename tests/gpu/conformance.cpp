@@ -8,9 +8,11 @@
 #include "conformance/ring_suite.hpp"
 #include "conformance/runner.hpp"
 #include "conformance/split_merge_suite.hpp"
+#include "gpu/self_exchange.hpp"
 
 #include <dyncp/cuda/backend.hpp>
 #include <dyncp/cuda/device.hpp>
+#include <dyncp/cuda/fabric_abi.hpp>
 #include <dyncp/cuda/library.hpp>
 #include <dyncp/cuda/process_bootstrap.hpp>
 #include <dyncp/runtime/group_pool.hpp>
@@ -20,6 +22,7 @@
 #include <barrier>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
@@ -231,4 +234,49 @@ TEST_CASE("NCCL: an id, a communicator and a split of one rank, and their end") 
     fabric.close(*lost);
     return {};
   });
+}
+
+TEST_CASE("NCCL: grouped messages of a rank to itself, over two streams") {
+  if (dyncp::cuda::loaded_library().nccl_version == 0) return;
+  constexpr std::int64_t most = 1 << 20;
+  auto gpu = dyncp::cuda::device::open({}).value();
+  // What a stream has in flight, in memory of its own.
+  struct lane {
+    dyncp::cuda::device::owned_stream stream;
+    dyncp::cuda::device::buffer from, to;
+    dyncp::cuda::device::staging sent, got;
+    std::int64_t bytes = 0;
+  };
+  std::vector<lane> lanes;
+  for (int i = 0; i < 2; ++i) {
+    lanes.push_back({gpu.make_stream().value(), gpu.allocate(most).value(),
+                     gpu.allocate(most).value(), gpu.allocate_staging(most).value(),
+                     gpu.allocate_staging(most).value()});
+  }
+  const auto finish = [&gpu](lane& x) {
+    const std::int64_t begin = dyncp::cuda::abi::clock_us();
+    for (std::int64_t round = 0; !gpu.poll(x.stream.get()).value(); ++round) {
+      REQUIRE(dyncp::cuda::abi::clock_us() - begin < deadline_us);
+      dyncp::cuda::abi::pause(round);
+    }
+    CHECK(std::memcmp(x.sent.data(), x.got.data(), static_cast<std::size_t>(x.bytes)) == 0);
+  };
+  dyncp_test::self_exchange self(gpu);
+  REQUIRE(self.open());
+  const std::int64_t sizes[] = {1, 255, 4096, 100'003, most};
+  for (int i = 0; i < 400; ++i) {
+    lane& x = lanes[static_cast<std::size_t>(i % 2)];
+    finish(x);  // of two rounds before
+    x.bytes = sizes[i % 5];
+    auto* const bytes = static_cast<std::uint8_t*>(x.sent.data());
+    for (std::int64_t k = 0; k < x.bytes; ++k) {
+      bytes[k] = static_cast<std::uint8_t>(7 * i + k + k / 251);
+    }
+    const auto s = x.stream.get();
+    REQUIRE(gpu.fill_zero(x.to.data(), x.bytes, s));
+    REQUIRE(gpu.upload(x.from.data(), x.sent.data(), x.bytes, s));
+    REQUIRE(self.exchange(x.to.data(), x.from.data(), x.bytes, s));
+    REQUIRE(gpu.download(x.got.data(), x.to.data(), x.bytes, s));
+  }
+  for (lane& x : lanes) finish(x);
 }

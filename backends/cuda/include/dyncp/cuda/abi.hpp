@@ -44,7 +44,7 @@ enum class element : std::int32_t { bfloat16, float16, float32 };
 namespace abi {
 
 /// Raised by one whenever a type or function of this file changes.
-inline constexpr std::int64_t interface_version = 1;
+inline constexpr std::int64_t interface_version = 2;
 
 enum class property : std::int32_t {
   interface_version = 0,
@@ -53,7 +53,8 @@ enum class property : std::int32_t {
   version_patch = 3,
   cuda_version = 4,   ///< of the toolkit it was compiled with: 13000 for 13.0
   nccl_version = 5,   ///< 22809 for 2.28.9; 0 without the NCCL fabric
-  architecture = 6,   ///< index 0, 1, ...: 900 for 90, 901 for 90a; 0 behind the last
+  /// index 0, 1, ...: 900 for 90, 901 for 90a, 1002 for 100f; 0 behind the last
+  architecture = 6,
   head_dim = 7,       ///< index 0, 1, ...; 0 behind the last
 };
 
@@ -61,7 +62,6 @@ enum class property : std::int32_t {
 struct status {
   std::int32_t failed = 0;
   errc code = errc::backend_failure;
-  std::int32_t native = 0;  ///< cudaError_t or ncclResult_t, 0 if it is neither's
   std::int64_t value = 0;
   std::int64_t limit = 0;
   char what[384];  // zero-terminated, set if failed
@@ -100,8 +100,8 @@ struct device_facts {
   char name[64];
 };
 
-// Every function returns with its work queued, sets the device of `d` for its own duration only,
-// and names the rank in its errors.
+// Every function returns with its work queued, sets the device of `d` for its own duration (but see
+// dyncp/cuda/device.hpp), and names the rank in its errors.
 
 DYNCP_CUDA_API status open_device(const device_request& request, device_state** d);
 DYNCP_CUDA_API void close_device(device_state* d) noexcept;

@@ -30,7 +30,7 @@ struct memory_source {
 struct device_options {
   std::int32_t ordinal = 0;  ///< of CUDA, among the visible GPUs
   std::int32_t rank = 0;     ///< named in errors
-  memory_source memory = {};  ///< empty: the stream-ordered allocator of CUDA
+  memory_source memory = {};  ///< empty: a stream-ordered pool, which keeps what is given back
   std::int64_t memory_limit_bytes = 0;  ///< more in use is out_of_memory; 0: no limit
 };
 
@@ -39,7 +39,10 @@ struct device_options {
 /// Streams are the caller's (`cudaStream_t`); the device owns one for communication, and one that
 /// carries nothing but allocations, so that memory is ready before `allocate` returns. No call uses
 /// the default stream, waits for the GPU or changes the thread's current device for longer than it
-/// runs. Host memory for uploads is pinned.
+/// runs. (A thread whose current device the process does not use, such as GPU 0 before anybody
+/// chose one, keeps this device: to choose the other again would make a context there.) Host memory
+/// for uploads is pinned. Kernels are loaded by `open`, since to load one later may wait for the
+/// GPU.
 ///
 /// An error of queued work is found by a later call, as CUDA reports it; it names this rank, not
 /// the call at fault. Thread safety: an object belongs to the thread of its rank. Buffers and
@@ -186,7 +189,8 @@ class device {
   /// What the functions of dyncp::cuda::abi take.
   [[nodiscard]] abi::device_state* handle() const noexcept { return shared_->handle; }
 
-  /// Errors: out_of_memory; callback_failed for an exception of the caller's allocator.
+  /// Errors: out_of_memory; callback_failed for an exception of the caller's allocator; timeout for
+  /// a GPU that gives no memory within a minute.
   [[nodiscard]] result<buffer> allocate(std::int64_t bytes) {
     buffer out;
     if (bytes < 0) return negative(bytes);

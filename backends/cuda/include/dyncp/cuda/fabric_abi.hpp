@@ -64,8 +64,10 @@ DYNCP_CUDA_API status nccl_exchange(device_state* d, nccl_handle comm,
 /// Begins to end it in order; nccl_free once the poll says done.
 DYNCP_CUDA_API status nccl_begin_close(device_state* d, nccl_handle comm);
 DYNCP_CUDA_API void nccl_free(device_state* d, nccl_handle comm) noexcept;
-/// Ends what the communicator does, wherever it stands, and frees it.
-DYNCP_CUDA_API void nccl_abort(device_state* d, nccl_handle comm) noexcept;
+/// Ends what the communicators do, wherever they stand, and frees them. To free one may wait for
+/// the whole GPU: each is told to stop before the first is freed, and all that may hang are given.
+DYNCP_CUDA_API void nccl_abort(device_state* d, const nccl_handle* comms,
+                               std::int32_t count) noexcept;
 
 }  // namespace abi
 

@@ -75,12 +75,12 @@ struct library_info {
   return {};
 }
 
-/// Whether code for `architecture` (900: sm_90, 901: sm_90a) runs on a GPU of compute capability
-/// `capability` (90). Code with an `a` runs on that capability alone, other code on later minor
-/// numbers of the same major one, too.
+/// Whether code for `architecture` (900: sm_90, 901: sm_90a, 1002: sm_100f) runs on a GPU of
+/// compute capability `capability` (90). Code with an `a` runs on that capability alone, other code
+/// on later minor numbers of the same major one, too.
 [[nodiscard]] constexpr bool runs_on(std::int32_t architecture, std::int32_t capability) noexcept {
   const std::int32_t made_for = architecture / 10;
-  if (architecture % 10 != 0) return made_for == capability;
+  if (architecture % 10 == 1) return made_for == capability;
   return made_for / 10 == capability / 10 && made_for <= capability;
 }
 

@@ -120,8 +120,11 @@ class local_fabric {
   }
 
   void fail(communicator& comm, const error& why) { world_->poison(comm.family_, why, rank_); }
-  [[nodiscard]] result<void> health(const communicator& comm) const {
-    return world_->health(comm.family_);
+  [[nodiscard]] result<void> health(const communicator& comm) {
+    auto healthy = world_->health(comm.family_);
+    // Who hears of a failure frees memory that earlier exchanges may use still.
+    if (!healthy) used_.settle(*device_, world_->deadline_us());
+    return healthy;
   }
 
  private:

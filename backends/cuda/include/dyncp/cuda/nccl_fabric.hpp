@@ -80,9 +80,10 @@ struct nccl_options {
 /// bootstrap, or find their deadline. Nothing is created, and no memory taken, once a pool is made
 /// and warmed up.
 ///
-/// Host messages travel through NCCL, too, in a pair of small buffers made at creation: order among
-/// all exchanges is that of the calls. `memory_in_use` is what the GPU lost while communicators and
-/// connections were made; what another program took at that moment is counted, too.
+/// Host messages travel through NCCL, too, in a pair of buffers made at creation, 32 KiB for each
+/// other rank: order among all exchanges is that of the calls. `memory_in_use` is what the GPU lost
+/// while communicators and connections were made; what another program took at that moment is
+/// counted, too.
 ///
 /// Thread safety: an object belongs to the thread of its rank. The device outlives it. Errors:
 /// timeout, peer_failed, mismatch, aborted, backend_failure with NCCL's words, those of the device.
@@ -179,11 +180,8 @@ class nccl_fabric {
   nccl_fabric(const nccl_fabric&) = delete;
   nccl_fabric& operator=(const nccl_fabric&) = delete;
   ~nccl_fabric() {
-    // Pools are gone; what is left belongs to communicators that were lost on the way. Abort all,
-    // then free.
-    for (const auto& e : entries_) {
-      if (e->owned) abort(*e);
-    }
+    // Pools are gone; what is left belongs to communicators that were lost on the way.
+    abort_if([](const entry& e) { return e.owned; });
     // The buffers of host messages may be in use by what was cut short: not beyond the deadline.
     static_cast<void>(drain(device_->comm_stream()));
   }
@@ -228,15 +226,18 @@ class nccl_fabric {
   void close(communicator& comm) noexcept {
     const std::shared_ptr<entry> e = std::exchange(comm.entry_, nullptr);
     if (e == nullptr) return;
-    std::erase(entries_, e);
-    if (e->handle == nullptr || !e->owned) return;
-    const std::int64_t before = free_bytes();
-    if (called(abi::nccl_begin_close(device_->handle(), e->handle)) && quiet(*e)) {
-      abi::nccl_free(device_->handle(), std::exchange(e->handle, nullptr));
-    } else {
-      abort(*e);
+    if (e->handle != nullptr && e->owned) {
+      const std::int64_t before = free_bytes();
+      auto ended = end(*e);
+      if (ended) {
+        abi::nccl_free(device_->handle(), std::exchange(e->handle, nullptr));
+      } else {
+        // It is not aborted alone: others of its family may hang as it does.
+        static_cast<void>(poison(e->family, std::move(ended).error()));
+      }
+      count_memory(before);
     }
-    count_memory(before);
+    std::erase(entries_, e);
   }
 
   [[nodiscard]] result<void> exchange(communicator& comm, std::span<const outgoing> out,
@@ -260,9 +261,9 @@ class nccl_fabric {
     auto done = drain(s);
     if (!done) {
       // Nobody can tell which pool it belongs to: none may go on.
-      for (const auto& e : std::vector<std::shared_ptr<entry>>(entries_)) {
-        static_cast<void>(poison(e->family, done.error()));
-      }
+      std::vector<std::uint64_t> families;
+      for (const auto& e : entries_) families.push_back(e->family);
+      poison_all(families, done.error());
       lost_work_.reset();
       return done;
     }
@@ -316,7 +317,7 @@ class nccl_fabric {
   [[nodiscard]] result<void> prepare() {
     DYNCP_TRY(check_library());
     DYNCP_TRY(check_nccl(loaded_library().nccl_version, abi::nccl_runtime_version()));
-    return provide_slots(4);
+    return provide_slots();
   }
 
   [[nodiscard]] result<void> called(const abi::status& s) const { return abi::to_result(s); }
@@ -333,11 +334,10 @@ class nccl_fabric {
                                                                               after);
   }
 
-  /// Room for so many host messages in one exchange.
-  [[nodiscard]] result<void> provide_slots(std::size_t slots) {
-    const auto bytes = static_cast<std::int64_t>(slots) * piece_bytes;
-    if (bytes <= host_.bytes()) return {};
-    DYNCP_TRY(drain(device_->comm_stream()));  // the old ones may be in use
+  /// Room for the host messages of any exchange, one for each other rank and direction. To take
+  /// pinned memory later could wait for the GPU, where an exchange may wait for this rank.
+  [[nodiscard]] result<void> provide_slots() {
+    const std::int64_t bytes = 2 * std::int64_t{ranks() - 1} * piece_bytes;
     auto memory = device_->allocate(bytes);
     if (!memory) return std::move(memory).error();
     auto host = device_->allocate_staging(bytes);
@@ -437,10 +437,18 @@ class nccl_fabric {
     return out;
   }
 
-  void abort(entry& e) noexcept {
-    if (e.handle == nullptr || !e.may_abort) return;
-    e.aborted = true;
-    abi::nccl_abort(device_->handle(), std::exchange(e.handle, nullptr));
+  /// Aborts all for which which(entry) holds, at once: NCCL frees in the same call, which waits for
+  /// the GPU, and so for what hangs on a communicator that is not aborted yet.
+  template <class F>
+  void abort_if(F which) noexcept {
+    std::vector<nccl_handle> lost;
+    for (const auto& e : entries_) {
+      if (e->handle == nullptr || !e->may_abort || !which(*e)) continue;
+      e->aborted = true;
+      lost.push_back(std::exchange(e->handle, nullptr));
+    }
+    if (lost.empty()) return;
+    abi::nccl_abort(device_->handle(), lost.data(), static_cast<std::int32_t>(lost.size()));
   }
 
   // --- failures
@@ -451,55 +459,71 @@ class nccl_fabric {
     return poison(comm.family_, std::move(done).error());
   }
 
-  /// Poisons the family here and tells all other ranks; returns `why`, or the first reason if it
+  /// Tells all other ranks and poisons the family here; returns `why`, or the first reason if it
   /// was poisoned before.
   error poison(std::uint64_t family, error why) {
     if (const auto found = poisoned_.find(family); found != poisoned_.end()) return found->second;
     if (why.code == errc::aborted) why.code = errc::backend_failure;
-    remember(family, rank(), why.what);
-    if (connection_.tell) {
-      failure_notice notice;
+    poison_all({&family, 1}, why);
+    return why;
+  }
+
+  /// The others hear of it first: to abort may take a while, and they wait meanwhile.
+  void poison_all(std::span<const std::uint64_t> families, const error& why) {
+    failure_notice notice;
+    notice.rank = rank();
+    const std::size_t length = std::min(why.what.size(), notice.text.size() - 1);
+    std::memcpy(notice.text.data(), why.what.data(), length);
+    bool fresh = false;
+    for (const std::uint64_t family : families) {
+      if (!remember(family, rank(), why.what)) continue;
+      fresh = true;
+      if (!connection_.tell) continue;
       notice.family = family;
-      notice.rank = rank();
-      const std::size_t length = std::min(why.what.size(), notice.text.size() - 1);
-      std::memcpy(notice.text.data(), why.what.data(), length);
       static_cast<void>(detail::call_back(rank(), "tell", [&]() -> result<void> {
         connection_.tell(notice);
         return {};
       }));
     }
-    return why;
-  }
-
-  void remember(std::uint64_t family, std::int32_t from, const std::string& what) {
-    const error why{errc::aborted, "rank " + std::to_string(from) + " failed first: " + what, from,
-                    0, "open a new pool; the old one cannot be used any more"};
-    if (!poisoned_.try_emplace(family, why).second) return;
-    for (const auto& e : entries_) {
-      if (e->family != family) continue;
-      if (e == adopted_) adopted_failed_ = true;
-      abort(*e);
-    }
-    if (queued_family_ == family) lost_work_ = why;
-    // What was aborted ends soon; until then it uses memory that the caller may free next.
-    if (!adopted_failed_ || options_.adopted == adoption::direct_may_abort) {
-      used_.settle(*device_, options_.deadline_us);
-    }
+    if (fresh) end_poisoned();
   }
 
   void listen() {
     if (!connection_.hear) return;
     failure_notice notice;
-    bool more = true;
-    while (more) {
+    bool fresh = false;
+    for (bool more = true; more;) {
       more = false;
       static_cast<void>(detail::call_back(rank(), "hear", [&]() -> result<void> {
         more = connection_.hear(notice);
         return {};
       }));
-      if (!more) return;
+      if (!more) break;
       notice.text.back() = '\0';
-      remember(notice.family, notice.rank, notice.text.data());
+      fresh = remember(notice.family, notice.rank, notice.text.data()) || fresh;
+    }
+    if (fresh) end_poisoned();
+  }
+
+  /// From now on calls on this family fail; false if they did before.
+  bool remember(std::uint64_t family, std::int32_t from, const std::string& what) {
+    const error why{errc::aborted, "rank " + std::to_string(from) + " failed first: " + what, from,
+                    0, "open a new pool; the old one cannot be used any more"};
+    if (!poisoned_.try_emplace(family, why).second) return false;
+    if (queued_family_ == family) lost_work_ = why;
+    return true;
+  }
+
+  /// Aborts what poisoned families have.
+  void end_poisoned() {
+    const auto lost = [this](const entry& e) { return poisoned_.contains(e.family); };
+    for (const auto& e : entries_) {
+      if (e == adopted_ && lost(*e)) adopted_failed_ = true;
+    }
+    abort_if(lost);
+    // What was aborted ends soon; until then it uses memory that the caller may free next.
+    if (!adopted_failed_ || options_.adopted == adoption::direct_may_abort) {
+      used_.settle(*device_, options_.deadline_us);
     }
   }
 
@@ -532,14 +556,17 @@ class nccl_fabric {
     }
   }
 
-  /// The same for the end of a communicator, without a word.
-  [[nodiscard]] bool quiet(entry& e) {
+  /// Ends a communicator in order, whatever is heard meanwhile.
+  [[nodiscard]] result<void> end(entry& e) {
+    DYNCP_TRY(called(abi::nccl_begin_close(device_->handle(), e.handle)));
     const std::int64_t begin = abi::clock_us();
     for (std::int64_t round = 0;; ++round) {
       bool done = false;
-      if (!called(abi::nccl_poll(device_->handle(), e.handle, &done))) return false;
-      if (done) return true;
-      if (abi::clock_us() - begin >= options_.deadline_us) return false;
+      DYNCP_TRY(called(abi::nccl_poll(device_->handle(), e.handle, &done)));
+      if (done) return {};
+      if (abi::clock_us() - begin >= options_.deadline_us) {
+        return late("the end of communicator " + std::to_string(e.number));
+      }
       abi::pause(round);
     }
   }
@@ -677,7 +704,6 @@ class nccl_fabric {
       parts_.push_back({m.peer, static_cast<const std::byte*>(m.data), nullptr, m.bytes});
     }
     if (parts_.empty()) return {};
-    DYNCP_TRY(provide_slots(parts_.size()));
 
     constexpr auto beside = static_cast<std::int64_t>(sizeof(head::data));
     for (std::size_t i = 0; i < parts_.size(); ++i) {
