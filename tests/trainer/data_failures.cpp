@@ -698,6 +698,38 @@ TEST_CASE("after a length that lied any rank may start again from its position")
   }
 }
 
+TEST_CASE("plans that learn: a rank that starts again makes all begin anew, and nobody an error") {
+  const dyncp::problem job = small_job(ranks);
+  for (const std::int32_t ahead : {0, 2}) {
+    for (std::int32_t restarted = 0; restarted < ranks; ++restarted) {
+      INFO("rank " << restarted << " ahead " << ahead);
+      ledger book;
+      const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
+        const auto make = [&](dyncp::data_position start) {
+          return dyncp::make_data_iterator(
+              lengths, learning_planner{planner_of(job)}, job,
+              {.global_batch_size = 8, .ahead = ahead, .warm_start = true, .start = start},
+              make_sample);
+        };
+        std::optional<decltype(make({}))> batches{make({})};
+        for (int k = 0; k < 3; ++k) {
+          auto step = batches->next(pool);
+          if (!step) return std::move(step).error();
+          book.add(pool.rank(), **step);
+        }
+        if (pool.rank() == restarted) {
+          const dyncp::data_position position = batches->position();
+          batches.emplace(make(position));
+        }
+        return drain(*batches, pool, book);
+      });
+      CHECK(complaints(results) == "");
+      book.check_errors(0, errc::mismatch);
+      book.check_all_once(42);
+    }
+  }
+}
+
 TEST_CASE("a delay within the deadline is no fault") {
   ledger book;
   const dyncp::problem job = small_job(ranks);
