@@ -202,6 +202,13 @@ class throwing {
 
 const std::vector<std::int64_t> lengths = some_lengths(42, 380, 11);
 
+/// As many that need several micro-batches a step, whose order tells who has learned.
+std::vector<std::int64_t> long_lengths() {
+  std::vector<std::int64_t> out;
+  for (std::int64_t i = 0; i < 42; ++i) out.push_back(90 + i * 37 % 250);
+  return out;
+}
+
 }  // namespace
 
 namespace {
@@ -577,7 +584,7 @@ TEST_CASE("a rank that is late, or a lost message, ends the step on all; no samp
 // beyond their data, and may know differently after a fault.
 TEST_CASE("whatever ranks had learned or had to do again, faults lose and mix up no sample") {
   const dyncp::problem job = small_job(ranks);
-  auto announced = lengths;
+  auto announced = long_lengths();
   announced[13] = 60;
   announced[20] = 30;
   auto truth = announced;
@@ -694,6 +701,38 @@ TEST_CASE("after a length that lied any rank may start again from its position")
           CHECK(list.size() <= 3);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("plans that learn: a rank that starts again makes all begin anew, and nobody an error") {
+  const dyncp::problem job = small_job(ranks);
+  for (const std::int32_t ahead : {0, 2}) {
+    for (std::int32_t restarted = 0; restarted < ranks; ++restarted) {
+      INFO("rank " << restarted << " ahead " << ahead);
+      ledger book;
+      const auto results = run_pool({}, [&](thread_pool& pool) -> dyncp::result<void> {
+        const auto make = [&](dyncp::data_position start) {
+          return dyncp::make_data_iterator(
+              long_lengths(), learning_planner{planner_of(job)}, job,
+              {.global_batch_size = 8, .ahead = ahead, .warm_start = true, .start = start},
+              make_sample);
+        };
+        std::optional<decltype(make({}))> batches{make({})};
+        for (int k = 0; k < 3; ++k) {
+          auto step = batches->next(pool);
+          if (!step) return std::move(step).error();
+          book.add(pool.rank(), **step);
+        }
+        if (pool.rank() == restarted) {
+          const dyncp::data_position position = batches->position();
+          batches.emplace(make(position));
+        }
+        return drain(*batches, pool, book);
+      });
+      CHECK(complaints(results) == "");
+      book.check_errors(0, errc::mismatch);
+      book.check_all_once(42);
     }
   }
 }
@@ -853,7 +892,7 @@ TEST_CASE("what was discarded stays so when a lost message makes the ranks gathe
           if (world == 0) {
             batches.emplace(dyncp::make_probed_iterator(
                 shard_of(lengths, pool.rank(), ranks), planner_of(job), job,
-                {.global_batch_size = 8, .ahead = 1}, probe_sample));
+                {.global_batch_size = 8, .ahead = 0}, probe_sample));
             auto first = batches->next(pool);
             if (!first) return std::move(first).error();
             book.add(pool.rank(), **first);

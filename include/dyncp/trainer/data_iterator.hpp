@@ -113,8 +113,7 @@ class data_iterator {
       ++report_.failures;
       in_step_ = false;
       unknown_.reset();
-      fresh_ = true;
-      if (options_.warm_start) forget_plans();
+      fresh_ = true;  // so that all forget at their meeting what plans have learned
     }
     return out;
   }
@@ -459,7 +458,6 @@ class data_iterator {
     plans_.cancel();
     if (!options_.warm_start) return;
     for (pending& p : pending_) drop_plan(p);
-    if (previous_) drop_plan(*previous_);
   }
   /// What was made of a plan goes with it: its samples lie in the order of that plan.
   static void drop_plan(pending& p) {
