@@ -27,7 +27,7 @@ constexpr std::size_t too_much = std::size_t{1} << 38;
 }  // namespace
 
 // As those of the system, for less. Not inlined, or compilers take malloc and delete for a mistake.
-void* operator new(std::size_t size) {
+[[gnu::noinline]] void* operator new(std::size_t size) {
   void* const memory = size < too_much ? std::malloc(size == 0 ? 1 : size) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();
   return memory;

@@ -157,9 +157,7 @@ namespace detail {
                  value < least ? least : most,
                  "use a number in " + std::to_string(least) + " .. " + std::to_string(most)};
   }
-  problem padded;
-  padded.padding = o.padding;
-  DYNCP_TRY(detail::check_padding(padded));
+  DYNCP_TRY(check(o.padding));
   const std::int64_t needed = ceil_div(o.max_context, o.max_tokens_per_gpu);
   if (needed > max_ranks) {
     return error{errc::invalid_argument, "a context of " + std::to_string(o.max_context) +
