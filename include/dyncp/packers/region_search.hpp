@@ -102,11 +102,13 @@ class region_search {
   /// moves one to another position or changes the share above which c is raised, then builds and
   /// simulates anew; a step that costs less than a shrinking threshold is kept. The budgets live in
   /// `tuned` from call to call, also when the items of the share have changed a little. `heat` in
-  /// 0 .. 1 scales the threshold, for a search that cools over several calls.
+  /// 0 .. 1 scales the threshold, for a search that cools over several calls. `go_on()` is asked
+  /// before each step.
   /// Returns the best plan seen, never worse than `from`.
+  template <class GoOn>
   [[nodiscard]] region_plan anneal(const region_share& share, region_plan from,
                                    tuned_budgets& tuned, std::int64_t steps, double heat,
-                                   splitmix& rng) {
+                                   splitmix& rng, GoOn go_on) {
     best_ = std::move(from);
     if (tuned.budgets.empty()) tuned = budgets_of(best_);
     if (best_.cells.empty() || tuned.budgets.size() < 2) return std::move(best_);
@@ -117,7 +119,7 @@ class region_search {
       if (now < 0) return std::move(best_);
     }
     const double hot = rounded_product(3e-4 * heat, static_cast<double>(best_.makespan));
-    for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::int64_t step = 0; step < steps && go_on(); ++step) {
       candidate_ = tuned;
       perturb(candidate_, rng);
       const double cooled = 1.0 - static_cast<double>(step) / static_cast<double>(steps);
