@@ -138,11 +138,16 @@ class dynamic_cp_run {
             first};
   }
 
+  // The longest item's way through all stages, and all chunks of each.
+  [[nodiscard]] ticks path_of(const region_splitter& splitter) const noexcept {
+    return splitter.longest_path() * prob_.parallel.vpp;
+  }
+
   // Where the longest sequence bounds the plan, a wider first region may move that bound: its
   // ranks, or 0.
-  [[nodiscard]] static std::int32_t worth_widening(const region_splitter& splitter,
-                                                   const std::vector<region_plan>& regions) {
-    const ticks path = splitter.longest_path();
+  [[nodiscard]] std::int32_t worth_widening(const region_splitter& splitter,
+                                            const std::vector<region_plan>& regions) const {
+    const ticks path = path_of(splitter);
     if (splitter.single() || time_of(regions) > path + path / 32) return 0;
     return splitter.wider_first();
   }
@@ -158,7 +163,7 @@ class dynamic_cp_run {
                                                          const item_table& items,
                                                          region_splitter& splitter) {
     const bool many = splitter.count() > most_with_care;
-    region_search<Cost> search(prob, cost_, items, refinements(splitter), splitter.longest_path());
+    region_search<Cost> search(prob, cost_, items, refinements(splitter), path_of(splitter));
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from
@@ -183,8 +188,9 @@ class dynamic_cp_run {
       }
       keep_better(splitter, shares, start, std::move(plans), 0.8, best, best_time);
       // The longest sequence's way through the pipeline: no split of the rest helps any more.
-      if (best_time <= splitter.longest_path() + splitter.longest_path() / 512) break;
+      if (best_time <= path_of(splitter) + path_of(splitter) / 512) break;
     }
+    for (region_plan& r : best) search.choose_order(r);
     // Construction errs most where a step costs little.
     if (items.count() <= small_batch) polish_small(prob, items, best);
     return best;
@@ -359,7 +365,7 @@ class dynamic_cp_run {
     const auto steps = static_cast<std::int64_t>(
         rounded_product(share, static_cast<double>(steps_left_)) /
         static_cast<double>(phases * regions));
-    region_search<Cost> search(prob, cost_, items, refinements(splitter), splitter.longest_path());
+    region_search<Cost> search(prob, cost_, items, refinements(splitter), path_of(splitter));
     std::vector<tuned_budgets> tuned(best.size());
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from
     for (const region_hint& h : learned_.regions) start.push_back(h.micro_batches);
