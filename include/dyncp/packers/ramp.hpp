@@ -49,9 +49,9 @@ namespace detail {
   return profile;
 }
 
-/// An order for plain 1F1B of micro-batches of the given times: left of the largest they grow by `growth` a
-/// step, as far as there are such, and right of it they fall. Returns positions into `times`.
-/// Ties go to the lower position. Complexity: O(M log M + M * stages).
+/// An order for plain 1F1B of micro-batches of the given times: left of the largest they grow by
+/// `growth` a step, as far as there are such, and right of it they fall. Returns positions into
+/// `times`. Ties go to the lower position. Complexity: O(M log M + M * stages).
 [[nodiscard]] inline std::vector<std::int32_t> ramp_order(const std::vector<ticks>& times,
                                                           std::int32_t stages, double growth) {
   const auto count = static_cast<std::int32_t>(times.size());
