@@ -7,6 +7,8 @@
 
 #include <dyncp/core/int_math.hpp>
 #include <dyncp/cost/analytic_cost.hpp>
+#include <dyncp/sim/event_simulator.hpp>
+#include <dyncp/sim/priced_plan.hpp>
 
 #include <doctest/doctest.h>
 
@@ -475,4 +477,46 @@ TEST_CASE("fewer sequences than lanes are idle lanes, or an error where none may
 TEST_CASE("a batch too large for #2959's pairwise steps is refused, not waited for") {
   auto p = dyncp_test::reference_problem(repeat(10, 1000), 1 << 20, 4, 100);
   CHECK(run<dyncp::three_stage_2959>(p).error().code == dyncp::errc::unsupported);
+}
+
+TEST_CASE("many distinct lengths are rounded before levels are chosen") {
+  lengths values;
+  for (std::int64_t v = 200000; v > 0; --v) values.push_back(v);
+  const lengths levels = dyncp::detail::round_up_to_levels(values, 16);
+  REQUIRE(levels.size() == values.size());
+  std::int64_t added = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    CHECK_FALSE(levels[i] < values[i]);
+    added += levels[i] - values[i];
+  }
+  // Equal steps add half a step each, 200000 / 16 / 2; the first rounding at most 1/4096 more.
+  CHECK(added <= 200000LL * (200000 / 32 + 200000 / 4096));
+}
+
+TEST_CASE("micro-batches that a packer lacks are empty ones in front, where 1F1B loses least") {
+  auto p = static_problem({20000, 15000, 18000, 30000, 9000, 40000}, 1, 1, 40000);
+  p.parallel.pp = 4;
+  p.limits.micro_batches = 16;
+  const auto made = run(p, dyncp::packing_only{});
+  REQUIRE(made);
+  REQUIRE(made->num_micro_batches() == 16);
+  CHECK(made->micro_batches.front().packs.empty());
+  CHECK_FALSE(made->micro_batches.back().packs.empty());
+  const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
+  const auto time = [&](const dyncp::plan& plan) {
+    return dyncp::event_simulator{}.makespan(dyncp::price_plan(plan, p, cost), {4, 1});
+  };
+  dyncp::plan bare = *made;
+  std::erase_if(bare.micro_batches, [](const dyncp::micro_batch& mb) { return mb.packs.empty(); });
+  dyncp::plan behind = bare;
+  behind.micro_batches.resize(16);
+  CHECK(time(*made) == time(bare));
+  CHECK(time(*made) < time(behind));
+}
+
+TEST_CASE("default_dynamic_cp refuses batches that it would compare for hours") {
+  const auto larger = static_problem(repeat(1000, 400000), 4096, 1, 1000);
+  const auto refused = run<dyncp::default_dynamic_cp>(larger);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == dyncp::errc::unsupported);
 }

@@ -4,8 +4,9 @@
 #include <dyncp/cost/analytic_cost.hpp>
 #include <dyncp/problem/problem.hpp>
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -28,6 +29,8 @@ class exact_reference {
         ranks_(p.parallel.ranks),
         stages_(p.parallel.pp),
         use_bounds_(bounds) {
+    // Else a longer pack may be faster, and a branch would end too early.
+    REQUIRE(p.cluster.attention_half_tokens == 0);
     order_.resize(p.sequences.size());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {

@@ -80,7 +80,8 @@ namespace detail {
 }
 
 /// Puts packs in rank order and adds flagged empty micro-batches up to the fixed number or the
-/// next multiple. Errors: not_found when the packer's plan misses a wish that it cannot meet: the
+/// next multiple: in front, since an idle tail makes each backward wait for the one before on the
+/// stage before. Errors: not_found when the packer's plan misses a wish that it cannot meet: the
 /// fixed M, no idle ranks, one CP size a micro-batch, or the tokens in flight.
 [[nodiscard]] inline result<plan> settle(const problem& prob, plan p, std::string_view name) {
   const plan_limits& limits = prob.limits;
@@ -97,7 +98,7 @@ namespace detail {
   const std::int64_t wanted = limits.micro_batches > 0
                                   ? limits.micro_batches
                                   : round_up(packed, micro_batch_multiple(prob));
-  p.micro_batches.resize(static_cast<std::size_t>(wanted));
+  p.micro_batches.insert(p.micro_batches.begin(), static_cast<std::size_t>(wanted - packed), {});
   for (micro_batch& mb : p.micro_batches) {
     std::sort(mb.packs.begin(), mb.packs.end(),
               [](const pack& a, const pack& b) { return a.ranks.begin < b.ranks.begin; });
@@ -178,6 +179,18 @@ struct static_item {
                                                   std::int64_t pack_tokens) noexcept {
   const std::int64_t most = pack_capacity(prob, prob.parallel.static_cp);
   return pack_tokens > 0 ? std::min(most, pack_tokens) : most;
+}
+
+/// Items by falling tokens, ties in batch order.
+[[nodiscard]] inline std::vector<std::int32_t> fullest_first(
+    const std::vector<static_item>& items) {
+  std::vector<std::int32_t> order(items.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return items[static_cast<std::size_t>(a)].sum.tokens >
+           items[static_cast<std::size_t>(b)].sum.tokens;
+  });
+  return order;
 }
 
 /// Packs of items, by index into the items of `static_items`.

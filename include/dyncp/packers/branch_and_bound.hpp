@@ -24,7 +24,9 @@ namespace detail {
 
 /// Depth-first search for a region of a handful of items: each item, longest first, into every
 /// group and every group that could be opened. A branch ends when its partial plan already takes
-/// as long as the best plan; costs only grow with what is added. Where token limits leave few
+/// as long as the best plan. Costs grow with what is added, but for attention that is slow below n1
+/// tokens (`attention_half_tokens`): there a branch may end too early and a better plan be missed.
+/// Where token limits leave few
 /// places this finds what local search cannot reach. Stops after `nodes` placements.
 /// Complexity: O(nodes * p * R * M). Plain 1F1B only.
 template <cost_model Cost>

@@ -43,14 +43,24 @@ inline namespace v0 {
 /// original: lengths count padded for the size tried, a sequence cap holds, and with max_cp < R
 /// groups stop growing there, so that ranks may stay idle.
 /// Source: Megatron-LM dev, `DefaultDynamicCPScheduler`, by its description; reproduces its plans.
+/// Errors also: unsupported when n * R * M, with M the least that holds the tokens, passes
+/// `most_steps`, since each micro-batch compares the sequences left with its groups.
 /// Ties: by length, then batch order. Integer arithmetic throughout.
 /// Complexity: O(M * n * groups) comparisons.
 struct default_dynamic_cp {
   static constexpr std::string_view name = "default_dynamic_cp";
+  static constexpr std::int64_t most_steps = std::int64_t{1} << 30;
 
   template <cost_model Cost>
   [[nodiscard]] result<plan> pack(const problem& prob, const Cost&) const {
     if (auto ok = detail::check_no_atoms(prob, name); !ok) return ok.error();
+    const length_sums sums = sum_lengths(prob.sequences);
+    const int128 room = int128{prob.limits.max_tokens_per_rank} * prob.parallel.ranks;
+    if ((sums.tokens / room + 1) * prob.parallel.ranks * sums.count > most_steps) {
+      return make_error(errc::unsupported,
+                        "default_dynamic_cp compares all sequences with all groups: too many here",
+                        "choose dynamic_cp, or a smaller batch");
+    }
     return builder(prob).run();
   }
 

@@ -26,6 +26,7 @@
 #include <dyncp/sim/priced_plan.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -56,7 +57,12 @@ class dynamic_cp_run {
  public:
   dynamic_cp_run(const problem& prob, const Cost& cost, const dynamic_cp_options& options,
                  const plan_hint& hint, Observer& observer)
-      : prob_(prob), cost_(cost), options_(options), hint_(hint), observer_(observer) {}
+      : prob_(prob),
+        cost_(cost),
+        options_(options),
+        hint_(hint),
+        observer_(observer),
+        steps_left_(options.search_steps) {}
 
   [[nodiscard]] result<packed> run() {
     auto items = make_items(prob_, cost_);
@@ -65,10 +71,11 @@ class dynamic_cp_run {
     result<plan> made = [&]() -> result<plan> {
       if (prob_.limits.no_idle_ranks) return without_idle_ranks(*items);
       if (prob_.limits.max_inflight_tokens > 0) return within_inflight(*items);
-      if (auto found = best_plan(prob_, *items)) return std::move(*found);
+      if (auto found = best_plan(prob_, *items, true)) return std::move(*found);
       return fallback(*items);
     }();
     if (!made) return made.error();
+    if constexpr (watched) show(*made, makespan_of(*made));
     return packed{std::move(*made), learned_};
   }
 
@@ -98,8 +105,9 @@ class dynamic_cp_run {
     return {};
   }
 
-  // The best of several splits into regions, or of none; nothing when no M holds the items.
-  [[nodiscard]] result<plan> best_plan(const problem& prob, const item_table& items) {
+  // The best of several splits into regions, or of none; nothing when no M holds the items. The
+  // steps of the search are for the last call alone: only it is told to `search`.
+  [[nodiscard]] result<plan> best_plan(const problem& prob, const item_table& items, bool search) {
     for (const bool whole : {prob.limits.uniform_cp, true}) {
       region_splitter splitter = make_splitter(prob, items, whole, 0);
       std::vector<region_plan> regions = balance_regions(prob, items, splitter);
@@ -107,7 +115,17 @@ class dynamic_cp_run {
         if (whole) break;
         continue;
       }
-      widen_first(prob, items, splitter, regions);
+      if (const std::int32_t wider = worth_widening(splitter, regions); wider > 0) {
+        region_splitter other = make_splitter(prob, items, false, wider);
+        plan_hint learned = learned_;
+        std::vector<region_plan> wide = balance_regions(prob, items, other);
+        if (!wide.empty() && time_of(wide) < time_of(regions)) {
+          if (search) search_regions(prob, items, other, wide);
+          return assemble(prob, items, wide);
+        }
+        learned_ = std::move(learned);
+      }
+      if (search) search_regions(prob, items, splitter, regions);
       return assemble(prob, items, regions);
     }
     return not_found_error(prob);
@@ -120,20 +138,18 @@ class dynamic_cp_run {
             first};
   }
 
-  // Where the longest sequence bounds the plan, a wider first region may move that bound.
-  void widen_first(const problem& prob, const item_table& items, const region_splitter& splitter,
-                   std::vector<region_plan>& regions) {
-    const ticks path = splitter.longest_path();
-    const std::int32_t wider = splitter.wider_first();
-    if (wider == 0 || splitter.single() || time_of(regions) > path + path / 32) return;
-    region_splitter other = make_splitter(prob, items, false, wider);
-    const plan_hint learned = learned_;
-    std::vector<region_plan> wide = balance_regions(prob, items, other);
-    if (!wide.empty() && time_of(wide) < time_of(regions)) {
-      regions = std::move(wide);
-    } else {
-      learned_ = learned;
-    }
+  // The longest item's way through all stages, and all chunks of each.
+  [[nodiscard]] ticks path_of(const region_splitter& splitter) const noexcept {
+    return splitter.longest_path() * prob_.parallel.vpp;
+  }
+
+  // Where the longest sequence bounds the plan, a wider first region may move that bound: its
+  // ranks, or 0.
+  [[nodiscard]] std::int32_t worth_widening(const region_splitter& splitter,
+                                            const std::vector<region_plan>& regions) const {
+    const ticks path = path_of(splitter);
+    if (splitter.single() || time_of(regions) > path + path / 32) return 0;
+    return splitter.wider_first();
   }
 
   [[nodiscard]] static ticks time_of(const std::vector<region_plan>& regions) noexcept {
@@ -146,10 +162,8 @@ class dynamic_cp_run {
   [[nodiscard]] std::vector<region_plan> balance_regions(const problem& prob,
                                                          const item_table& items,
                                                          region_splitter& splitter) {
-    // Hundreds of regions are many samples of one distribution: each needs less care.
-    const bool many = splitter.count() > 64;
-    const std::int32_t refinements = many ? 2 : splitter.count() > 8 ? 4 : 30;
-    region_search<Cost> search(prob, cost_, items, refinements, splitter.longest_path());
+    const bool many = splitter.count() > most_with_care;
+    region_search<Cost> search(prob, cost_, items, refinements(splitter), path_of(splitter));
     std::vector<region_plan> best;
     ticks best_time = std::numeric_limits<ticks>::max();
     std::vector<std::int32_t> start;  // (regions): micro-batches to start from
@@ -174,50 +188,96 @@ class dynamic_cp_run {
       }
       keep_better(splitter, shares, start, std::move(plans), 0.8, best, best_time);
       // The longest sequence's way through the pipeline: no split of the rest helps any more.
-      if (best_time <= splitter.longest_path() + splitter.longest_path() / 512) break;
+      if (best_time <= path_of(splitter) + path_of(splitter) / 512) break;
     }
-    if (options_.search_steps > 0 && !best.empty() && observe(prob, items, best, best_time)) {
-      anneal_regions(prob, items, splitter, search, start, best, best_time);
-    }
-    polish_regions(prob, items, best);
+    for (region_plan& r : best) search.choose_order(r);
+    // Construction errs most where a step costs little.
+    if (items.count() <= small_batch) polish_small(prob, items, best);
     return best;
   }
 
-  // Local search on the true objective: always for small batches, where construction errs most and
-  // a step costs little, and with what the search steps allow for others.
-  void polish_regions(const problem& prob, const item_table& items,
-                      std::vector<region_plan>& regions) const {
-    // Single moves know nothing of tokens in flight or idle ranks.
-    if (prob_.limits.max_inflight_tokens > 0 || prob_.limits.no_idle_ranks) return;
+  // Hundreds of regions are many samples of one distribution: each needs less care.
+  [[nodiscard]] static std::int32_t refinements(const region_splitter& splitter) noexcept {
+    return splitter.count() > most_with_care ? 2 : splitter.count() > 8 ? 4 : 30;
+  }
+
+  // Local search on the true objective. Single moves know nothing of tokens in flight or idle
+  // ranks.
+  [[nodiscard]] bool can_polish() const noexcept {
+    return prob_.limits.max_inflight_tokens == 0 && !prob_.limits.no_idle_ranks;
+  }
+
+  // Micro-batches that the polisher may add.
+  [[nodiscard]] static std::int32_t spare(const problem& prob, const region_plan& r) {
+    const std::int32_t fixed = prob.limits.micro_batches;
+    return fixed > 0 ? std::min(2, fixed - r.num_slots()) : 1;
+  }
+
+  // Batches of a few sequences are polished by construction, with a fixed amount of work.
+  void polish_small(const problem& prob, const item_table& items,
+                    std::vector<region_plan>& regions) {
+    if (!can_polish()) return;
     polisher<Cost> polish(prob, cost_, items);
-    splitmix rng(0x706f6c697368);
+    splitmix rng(polish_seed);
     for (region_plan& r : regions) {
       std::int32_t count = 0;
       for (const cell& g : r.cells) count += static_cast<std::int32_t>(g.held.count);
-      const std::int64_t steps = options_.search_steps / static_cast<std::int64_t>(regions.size());
-      const auto spare = [&] {
-        const std::int32_t fixed = prob.limits.micro_batches;
-        return fixed > 0 ? std::min(2, fixed - r.num_slots()) : 1;
-      };
-      const bool small = items.count() <= small_batch;
-      if (small && count <= tiny_region && prob.parallel.vpp == 1 && !prob.limits.uniform_cp) {
+      if (count <= tiny_region && prob.parallel.vpp == 1 && !prob.limits.uniform_cp) {
         std::vector<std::int32_t> chosen = r.items;
         std::sort(chosen.begin(), chosen.end());
         branch_and_bound<Cost>(prob, cost_, items)
-            .improve(r, chosen, r.num_slots() + spare(), tiny_region_nodes);
+            .improve(r, chosen, r.num_slots() + spare(prob, r), tiny_region_nodes);
       }
-      if (small) {
-        // Hotter rounds leave the basin of the construction; each starts from the best so far.
-        const std::int64_t size = std::int64_t{r.ranks.size} * (r.num_slots() + 1) *
-                                  prob.parallel.pp;
-        const std::int64_t least = std::clamp<std::int64_t>(small_batch_work / size, 200, 4000);
-        for (const double heat : {0.3, 0.1, 0.1, 0.05}) {
-          polish.improve(r, std::max(steps / 4, least), spare(), heat, rng);
-        }
-      } else if (steps > 0) {
-        polish.improve(r, steps, spare(), 0.002, rng);
+      const std::int64_t size = std::int64_t{r.ranks.size} * (r.num_slots() + 1) *
+                                prob.parallel.pp;
+      const std::int64_t steps = std::clamp<std::int64_t>(small_batch_work / size, 200, 4000);
+      for (const double heat : small_heats) {
+        polish.improve(r, steps, spare(prob, r), heat, rng, each_step(false));
       }
     }
+  }
+
+  // What the search steps are for: annealed budgets, then single moves on the result.
+  void search_regions(const problem& prob, const item_table& items, region_splitter& splitter,
+                      std::vector<region_plan>& regions) {
+    if constexpr (watched) show(assemble(prob, items, regions), time_of(regions));
+    if (stopped_ || steps_left_ <= 0) return;
+    anneal_regions(prob, items, splitter, regions);
+    polish_regions(prob, items, regions);
+  }
+
+  // The steps that are left, shared by all regions.
+  void polish_regions(const problem& prob, const item_table& items,
+                      std::vector<region_plan>& regions) {
+    if (!can_polish() || prob.parallel.vpp > 1) return;
+    polisher<Cost> polish(prob, cost_, items);
+    splitmix rng(polish_seed);
+    for (std::size_t k = 0; k < regions.size() && !stopped_; ++k) {
+      region_plan& r = regions[k];
+      const std::int64_t steps = steps_left_ / static_cast<std::int64_t>(regions.size() - k);
+      if (items.count() <= small_batch) {
+        for (const double heat : small_heats) {
+          polish.improve(r, steps / std::ssize(small_heats), spare(prob, r), heat, rng,
+                         each_step(true));
+        }
+      } else {
+        polish.improve(r, steps, spare(prob, r), 0.002, rng, each_step(true));
+      }
+      if constexpr (watched) show(assemble(prob, items, regions), time_of(regions));
+    }
+  }
+
+  // Asked before every step of a search whether to go on. All count against one limit, but those
+  // that belong to construction; and now and then the caller is asked, who may watch a clock.
+  [[nodiscard]] auto each_step(bool counted) {
+    return [this, counted] { return !counted || take_step(); };
+  }
+
+  [[nodiscard]] bool take_step() {
+    if (stopped_ || steps_left_ <= 0) return false;
+    --steps_left_;
+    if (steps_left_ % steps_between_calls == 0) ask();
+    return !stopped_;
   }
 
   // Takes over corrections and micro-batches of a hint made for the same regions.
@@ -267,39 +327,69 @@ class dynamic_cp_run {
     }
   }
 
-  [[nodiscard]] bool observe(const problem& prob, const item_table& items,
-                             const std::vector<region_plan>& best, ticks time) {
-    if constexpr (std::is_same_v<Observer, no_observer>) {
-      return true;
-    } else {
-      return observer_(assemble(prob, items, best), time);
+  // Hands a plan to the observer if it keeps every limit and is the best so far.
+  void show(plan p, ticks time) {
+    if (time >= shown_time_) return;
+    p.max_tokens_per_rank = prob_.limits.max_tokens_per_rank;
+    if (!keeps_inflight(p) || (prob_.limits.no_idle_ranks && !keeps_all_busy(p))) return;
+    shown_time_ = time;
+    shown_ = std::move(p);
+    ask();
+  }
+  void ask() {
+    if constexpr (watched) {
+      if (!shown_.micro_batches.empty() && !observer_(shown_, shown_time_)) stopped_ = true;
     }
   }
 
-  // Phases of split, annealing of every region, and correction; the observer may stop them.
+  [[nodiscard]] bool keeps_inflight(const plan& p) const {
+    const std::int64_t budget = prob_.limits.max_inflight_tokens;
+    return budget == 0 || peak_inflight_tokens(p, prob_.sequences,
+                                               {prob_.parallel.pp, prob_.parallel.vpp}) <= budget;
+  }
+  [[nodiscard]] static bool keeps_all_busy(const plan& p) {
+    return std::all_of(p.micro_batches.begin(), p.micro_batches.end(), [&](const micro_batch& mb) {
+      std::int32_t busy = 0;
+      for (const pack& pk : mb.packs) busy += pk.ranks.size;
+      return busy == p.num_ranks;
+    });
+  }
+
+  // Phases of split, annealing of every region, and correction, with a share of the steps left.
   void anneal_regions(const problem& prob, const item_table& items, region_splitter& splitter,
-                      region_search<Cost>& search, std::vector<std::int32_t>& start,
-                      std::vector<region_plan>& best, ticks& best_time) {
+                      std::vector<region_plan>& best) {
     splitmix rng(0x64796e6370);  // any constant: plans must not depend on a clock
     constexpr std::int64_t phases = 10;
-    const std::int64_t steps = std::max<std::int64_t>(
-        1, options_.search_steps / (phases * static_cast<std::int64_t>(best.size())));
+    const double share = can_polish() && prob.parallel.vpp == 1 ? anneal_share : 1.0;
+    const auto regions = static_cast<std::int64_t>(best.size());
+    const auto steps = static_cast<std::int64_t>(
+        rounded_product(share, static_cast<double>(steps_left_)) /
+        static_cast<double>(phases * regions));
+    region_search<Cost> search(prob, cost_, items, refinements(splitter), path_of(splitter));
     std::vector<tuned_budgets> tuned(best.size());
+    std::vector<std::int32_t> start;  // (regions): micro-batches to start from
+    for (const region_hint& h : learned_.regions) start.push_back(h.micro_batches);
+    ticks best_time = time_of(best);
     for (std::int64_t phase = 0; phase < phases; ++phase) {
       const double heat = 1.0 - static_cast<double>(phase) / phases;
       const std::vector<region_share> shares = splitter.split(options_.long_share);
       if (shares.size() != best.size()) return;
       std::vector<region_plan> plans;
       for (std::size_t k = 0; k < shares.size(); ++k) {
+        // The build of a region counts as a step.
+        if (!take_step()) return;
         region_plan found = splitter.single() ? best[k] : search.find(shares[k], start[k]);
         if (found.makespan < 0) return;
         if (!splitter.single() && !shares[k].items.empty()) start[k] = search.micro_batches();
-        plans.push_back(
-            search.anneal(shares[k], std::move(found), tuned[k], steps, heat, rng));
+        plans.push_back(search.anneal(shares[k], std::move(found), tuned[k], steps, heat, rng,
+                                      each_step(true)));
       }
       const ticks before = best_time;
       keep_better(splitter, shares, start, std::move(plans), 0.6, best, best_time);
-      if (best_time < before && !observe(prob, items, best, best_time)) return;
+      if constexpr (watched) {
+        if (best_time < before) show(assemble(prob, items, best), best_time);
+      }
+      if (stopped_) return;
     }
   }
 
@@ -335,7 +425,7 @@ class dynamic_cp_run {
   }
 
   // Plans that exist where construction fails: one item a group, or any at all, then polished.
-  [[nodiscard]] result<plan> fallback(const item_table& items) const {
+  [[nodiscard]] result<plan> fallback(const item_table& items) {
     auto made = spaced_plan(prob_, items);
     if (!made) return made;
     const std::int32_t fixed = prob_.limits.micro_batches;
@@ -347,9 +437,11 @@ class dynamic_cp_run {
     std::vector<micro_batch>& micro_batches = made->micro_batches;
     micro_batches.insert(micro_batches.begin(),
                          padded_count(prob_, micro_batches.size()) - micro_batches.size(), {});
-    if (prob_.limits.max_inflight_tokens == 0 && !prob_.limits.no_idle_ranks) {
+    if (can_polish()) {
       std::vector<region_plan> whole{as_region(*made, items)};
-      polish_regions(prob_, items, whole);
+      if (items.count() <= small_batch) polish_small(prob_, items, whole);
+      if constexpr (watched) show(assemble(prob_, items, whole), time_of(whole));
+      if (steps_left_ > 0) polish_regions(prob_, items, whole);
       *made = assemble(prob_, items, whole);
     }
     return made;
@@ -407,25 +499,28 @@ class dynamic_cp_run {
     std::int64_t high = std::min(prob_.limits.max_tokens_per_rank, budget);
     result<plan> best = not_found_error(prob_);
     ticks best_time = std::numeric_limits<ticks>::max();
-    for (int step = 0; step < 8; ++step) {
-      tighter.limits.max_tokens_per_rank = high;
-      auto table = step == 0 && high == prob_.limits.max_tokens_per_rank
-                       ? result<item_table>(items)
-                       : make_items(tighter, cost_);
-      if (!table) break;
-      if (auto found = best_plan(tighter, *table)) {
-        found->max_tokens_per_rank = prob_.limits.max_tokens_per_rank;
-        if (peak_inflight_tokens(*found, prob_.sequences, pipe) <= budget) {
-          const ticks time = makespan_of(*found);
-          if (time < best_time) {
-            best_time = time;
-            best = std::move(found);
-          }
-        }
-      }
-      if (high <= safe) break;
+    std::int64_t best_limit = 0;
+    const auto consider = [&](std::int64_t limit, bool search) {
+      tighter.limits.max_tokens_per_rank = limit;
+      auto table = limit == prob_.limits.max_tokens_per_rank ? result<item_table>(items)
+                                                             : make_items(tighter, cost_);
+      if (!table) return false;
+      auto found = best_plan(tighter, *table, search);
+      if (!found || !keeps_inflight(*found)) return true;
+      found->max_tokens_per_rank = prob_.limits.max_tokens_per_rank;
+      const ticks time = makespan_of(*found);
+      if (time >= best_time) return true;
+      best_time = time;
+      best_limit = limit;
+      best = std::move(found);
+      if constexpr (watched) show(*best, time);
+      return true;
+    };
+    for (int step = 0; step < 8 && !stopped_; ++step) {
+      if (!consider(high, false) || high <= safe) break;
       high = std::max(safe, high - std::max<std::int64_t>(1, (high - safe + 1) / 2));
     }
+    if (best && steps_left_ > 0 && !stopped_) consider(best_limit, true);
     if (best) return best;
     return fallback(items);
   }
@@ -439,29 +534,35 @@ class dynamic_cp_run {
   // are some for nearly every M.
   [[nodiscard]] result<plan> without_idle_ranks(const item_table& items) {
     const std::int32_t multiple = micro_batch_multiple(prob_);
-    const pipeline pipe{prob_.parallel.pp, prob_.parallel.vpp};
-    const std::int64_t budget = prob_.limits.max_inflight_tokens;
     problem fixed = prob_;
     fixed.limits.no_idle_ranks = false;
     result<plan> best = not_found_error(prob_);
     ticks best_time = std::numeric_limits<ticks>::max();
     const auto consider = [&](const plan& p) {
-      if (budget > 0 && peak_inflight_tokens(p, prob_.sequences, pipe) > budget) return false;
+      if (!keeps_inflight(p)) return false;
       const ticks time = makespan_of(p);
       if (time >= best_time) return false;
       best_time = time;
       best = p;
+      if constexpr (watched) show(p, time);
       return true;
     };
-    auto first = best_plan(fixed, items);
+    std::int32_t best_m = 0;
+    const auto consider_m = [&](std::int32_t m, bool search) {
+      fixed.limits.micro_batches = m;
+      auto found = best_plan(fixed, items, search);
+      if (found && cover(*found, items) && consider(*found)) best_m = m;
+    };
+    auto first = best_plan(fixed, items, false);
     const std::int32_t most = first ? first->num_micro_batches() : multiple;
     std::int32_t m = prob_.limits.micro_batches > 0 ? prob_.limits.micro_batches : most;
-    for (; m >= multiple; m = std::min(m - multiple, m * 3 / 4 / multiple * multiple)) {
-      fixed.limits.micro_batches = m;
-      if (auto found = best_plan(fixed, items); found && cover(*found, items)) consider(*found);
+    for (; m >= multiple && !stopped_;
+         m = std::min(m - multiple, m * 3 / 4 / multiple * multiple)) {
+      consider_m(m, false);
       if (prob_.limits.micro_batches > 0) break;
     }
-    for_each_tiling(prob_, cost_, items, consider);
+    if (!stopped_) for_each_tiling(prob_, cost_, items, consider);
+    if (best_m > 0 && steps_left_ > 0 && !stopped_) consider_m(best_m, true);
     if (best) return best;
     return exhaustive_plan(prob_, items, exhaustive_steps).find();
   }
@@ -509,6 +610,14 @@ class dynamic_cp_run {
     return true;
   }
 
+  // Nobody watches a plain `pack`: it assembles no plan but the last.
+  static constexpr bool watched = !std::is_same_v<Observer, no_observer>;
+  static constexpr std::int64_t steps_between_calls = 32;
+  static constexpr double anneal_share = 0.5;  // of the steps; the rest are single moves
+  static constexpr std::int32_t most_with_care = 64;  // regions
+  static constexpr std::uint64_t polish_seed = 0x706f6c697368;
+  // Hotter rounds leave the basin of the construction; each starts from the best so far.
+  static constexpr std::array small_heats{0.3, 0.1, 0.1, 0.05};
   static constexpr std::int64_t exhaustive_steps = 20000;
   static constexpr std::int32_t tiny_region = 12;  // sequences
   static constexpr std::int64_t tiny_region_nodes = 4000;
@@ -521,6 +630,10 @@ class dynamic_cp_run {
   const plan_hint& hint_;
   Observer& observer_;
   plan_hint learned_;
+  std::int64_t steps_left_;
+  bool stopped_ = false;  // by the observer
+  plan shown_;            // to the observer last: the best so far
+  ticks shown_time_ = std::numeric_limits<ticks>::max();
 };
 
 }  // namespace detail
@@ -533,7 +646,7 @@ class dynamic_cp_run {
 /// 2. In each region the number of micro-batches is swept, and each candidate is built and
 ///    simulated: CP size by true cost and link, long beside long, budgets that ramp up and down,
 ///    the order to match (`region_search`, `region_builder`).
-/// 3. The regions' micro-batches are laid side by side; ranks that end early are idle at the end.
+/// 3. The regions' micro-batches are laid side by side; ranks that end early are idle at first.
 /// Limits on tokens in flight, idle ranks, uniform CP sizes and the number of micro-batches are
 /// kept by tightening the search, at the latest by one sequence a group.
 ///
@@ -547,7 +660,8 @@ struct dynamic_cp {
 
   std::int32_t rounds = 4;   ///< of correction between regions; one region needs one
   double long_share = 0.85;  ///< of a region's work that may be long sequences
-  std::int64_t search_steps = 0;  ///< of annealing after construction; 0.1 ms each at GBS 2048
+  /// Steps of the search after construction, all phases together; 0.1 ms each at GBS 2048.
+  std::int64_t search_steps = 0;
 
   /// Requires `check(prob)`.
   template <cost_model Cost>
@@ -558,9 +672,9 @@ struct dynamic_cp {
   }
 
   /// The same from the hint of the last batch's plan (empty: from nothing): one build a region
-  /// instead of a search. `observer(plan, makespan)` is called with the first plan and with each
-  /// better one while `search_steps` last, and ends the search by returning false; the result is
-  /// then the best plan so far.
+  /// instead of a search. `observer(plan, makespan)` is called with the first plan, even without
+  /// search steps, with each better one, and at least every 32 steps with the best so far again.
+  /// Its false ends the search before the next step; the result is then the best plan so far.
   template <cost_model Cost, class Observer>
   [[nodiscard]] result<packed> pack_from(const problem& prob, const Cost& cost,
                                          const plan_hint& hint, Observer&& observer) const {

@@ -35,7 +35,7 @@ class exhaustive_plan {
     for (std::int32_t m = fixed > 0 ? fixed : multiple; m <= most; m += multiple) {
       plan_ = {prob_.parallel.ranks, prob_.limits.max_tokens_per_rank, prob_.padding, {}};
       plan_.micro_batches.resize(static_cast<std::size_t>(m));
-      if (place(0)) return plan_;
+      if (place_all()) return plan_;
       if (steps_ <= 0) {
         return make_error(errc::not_found,
                           "the search for a plan under these constraints was cut short",
@@ -48,37 +48,87 @@ class exhaustive_plan {
   }
 
  private:
-  [[nodiscard]] bool place(std::int32_t item) {
-    if (item == items_.count()) return validate(plan_, prob_).empty();
-    const auto members = items_.members_of(item);
-    // By index throughout: deeper calls move the packs.
-    for (std::size_t j = 0; j < plan_.micro_batches.size(); ++j) {
-      auto& packs = plan_.micro_batches[j].packs;
-      for (std::size_t g = 0; g < packs.size(); ++g) {
-        if (--steps_ <= 0) return false;
-        const std::size_t before = packs[g].sequences.size();
-        packs[g].sequences.insert(packs[g].sequences.end(), members.begin(), members.end());
-        if (fits(packs[g]) && place(item + 1)) return true;
-        packs[g].sequences.resize(before);
-      }
-      for (std::int32_t k = items_.least_size[static_cast<std::size_t>(item)];
-           k < items_.num_sizes(); ++k) {
-        const std::int32_t c = items_.sizes[static_cast<std::size_t>(k)];
-        if (prob_.limits.uniform_cp && !packs.empty() && packs[0].ranks.size != c) continue;
-        const std::int32_t step = is_power_of_two(c) ? c : 1;
-        for (std::int32_t at = 0; at + c <= prob_.parallel.ranks; at += step) {
-          const bool taken = std::any_of(packs.begin(), packs.end(), [&](const pack& other) {
-            return other.ranks.overlaps({at, c});
-          });
-          if (taken) continue;
-          if (--steps_ <= 0) return false;
-          packs.push_back({{at, c}, {members.begin(), members.end()}});
-          if (fits(packs.back()) && place(item + 1)) return true;
-          packs.pop_back();
-        }
+  // Where an item is, and from where on it has not been tried: the packs of a micro-batch first,
+  // then new ones of each size, from rank `at` on.
+  struct placement {
+    std::size_t slot = 0;
+    std::size_t pack = 0;
+    std::int32_t size = 0;
+    std::int32_t at = 0;
+    bool opened = false;
+    std::size_t before = 0;  // sequences in the pack that was joined
+  };
+
+  // Depth first, on a list instead of the stack: there may be thousands of items.
+  [[nodiscard]] bool place_all() {
+    std::vector<placement> placed(1, first_of(0));
+    while (!placed.empty()) {
+      const auto item = static_cast<std::int32_t>(placed.size()) - 1;
+      if (!place(item, placed.back())) {
+        if (steps_ <= 0) return false;
+        placed.pop_back();
+        if (!placed.empty()) take_back(placed.back());
+      } else if (item + 1 < items_.count()) {
+        placed.push_back(first_of(item + 1));
+      } else {
+        if (validate(plan_, prob_).empty()) return true;
+        take_back(placed.back());
       }
     }
     return false;
+  }
+
+  [[nodiscard]] placement first_of(std::int32_t item) const {
+    placement first;
+    first.size = items_.least_size[static_cast<std::size_t>(item)];
+    return first;
+  }
+
+  // The next place with room; false when there is none, or no step is left.
+  [[nodiscard]] bool place(std::int32_t item, placement& next) {
+    const auto members = items_.members_of(item);
+    for (; next.slot < plan_.micro_batches.size(); ++next.slot) {
+      auto& packs = plan_.micro_batches[next.slot].packs;
+      while (next.pack < packs.size()) {
+        if (--steps_ <= 0) return false;
+        pack& joined = packs[next.pack++];
+        next.before = joined.sequences.size();
+        next.opened = false;
+        joined.sequences.insert(joined.sequences.end(), members.begin(), members.end());
+        if (fits(joined)) return true;
+        joined.sequences.resize(next.before);
+      }
+      for (; next.size < items_.num_sizes(); ++next.size, next.at = 0) {
+        const std::int32_t c = items_.sizes[static_cast<std::size_t>(next.size)];
+        if (prob_.limits.uniform_cp && !packs.empty() && packs[0].ranks.size != c) continue;
+        while (next.at + c <= prob_.parallel.ranks) {
+          const rank_range ranks{next.at, c};
+          next.at += is_power_of_two(c) ? c : 1;
+          const bool taken = std::any_of(packs.begin(), packs.end(), [&](const pack& other) {
+            return other.ranks.overlaps(ranks);
+          });
+          if (taken) continue;
+          if (--steps_ <= 0) return false;
+          next.opened = true;
+          packs.push_back({ranks, {members.begin(), members.end()}});
+          if (fits(packs.back())) return true;
+          packs.pop_back();
+        }
+      }
+      next.pack = 0;
+      next.size = items_.least_size[static_cast<std::size_t>(item)];
+      next.at = 0;
+    }
+    return false;
+  }
+
+  void take_back(const placement& last) {
+    auto& packs = plan_.micro_batches[last.slot].packs;
+    if (last.opened) {
+      packs.pop_back();
+    } else {
+      packs[last.pack - 1].sequences.resize(last.before);
+    }
   }
 
   [[nodiscard]] bool fits(const pack& pk) const {

@@ -23,18 +23,6 @@ inline namespace v0 {
 
 namespace detail {
 
-/// Items by falling tokens, ties in batch order.
-[[nodiscard]] inline std::vector<std::int32_t> fullest_first(
-    const std::vector<static_item>& items) {
-  std::vector<std::int32_t> order(items.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return items[static_cast<std::size_t>(a)].sum.tokens >
-           items[static_cast<std::size_t>(b)].sum.tokens;
-  });
-  return order;
-}
-
 /// Each item of `order` into the first bin with room, else into a new one. O(items * bins).
 inline void first_fit(const static_bins& bins, const std::vector<static_item>& items,
                       const std::vector<std::int32_t>& order, item_packs& packs,

@@ -29,11 +29,23 @@ inline namespace v0 {
 
 namespace detail {
 
+/// Distinct values among which levels are chosen; more are first rounded up to multiples of
+/// 1/4096 of the largest.
+inline constexpr std::size_t most_distinct_lengths = 4096;
+
 /// Rounds falling values up to at most `count` levels so that the sum of what is added is least.
-/// Returns the level of each value. Dynamic programming over d distinct values; the start of the
-/// last level never falls as values are added, so the scan goes on from there. O(d^2) in all.
+/// Returns the level of each value. Dynamic programming over d <= `most_distinct_lengths` distinct
+/// values; the start of the last level never falls as values are added, so the scan goes on from
+/// there. Complexity: O(values + count * d^2) at worst.
 [[nodiscard]] inline std::vector<std::int64_t> round_up_to_levels(
-    const std::vector<std::int64_t>& falling, std::size_t count) {
+    std::vector<std::int64_t> falling, std::size_t count) {
+  std::size_t distinct = falling.empty() ? 0 : 1;
+  for (std::size_t i = 1; i < falling.size(); ++i) distinct += falling[i] != falling[i - 1] ? 1 : 0;
+  if (distinct > most_distinct_lengths) {
+    const auto most = static_cast<std::int64_t>(most_distinct_lengths);
+    const std::int64_t step = ceil_div(falling.front(), most);
+    for (std::int64_t& v : falling) v = round_up(v, step);
+  }
   std::vector<std::int64_t> values;    // distinct, falling
   std::vector<std::int64_t> how_many;  // (values)
   for (const std::int64_t v : falling) {

@@ -35,9 +35,11 @@ class polisher {
       : prob_(prob), items_(items), pricing_(prob, cost, items) {}
 
   /// Improves `plan` in place by at most `steps` changes; `spare` empty micro-batches are added
-  /// that it may use. `heat` is the first threshold over the makespan.
+  /// that it may use. `heat` is the first threshold over the makespan; `go_on()` is asked before
+  /// each step.
+  template <class GoOn>
   void improve(region_plan& plan, std::int64_t steps, std::int32_t spare, double heat,
-               splitmix& rng) {
+               splitmix& rng, GoOn go_on) {
     if (plan.cells.empty() || prob_.parallel.vpp > 1 || prob_.limits.uniform_cp) return;
     region_ = plan.ranks;
     load_plan(plan, spare);
@@ -47,7 +49,7 @@ class polisher {
     ticks best_time = now;
     auto best = slots_;
     const double hot = rounded_product(heat, static_cast<double>(now));
-    for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::int64_t step = 0; step < steps && go_on(); ++step) {
       first_changed_ = static_cast<std::int32_t>(slots_.size());
       undo_.clear();
       if (!change(rng)) {

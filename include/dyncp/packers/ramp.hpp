@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace dyncp {
@@ -48,9 +49,9 @@ namespace detail {
   return profile;
 }
 
-/// An order for micro-batches of the given times: left of the largest they grow by `growth` a
-/// step, as far as there are such, and right of it they fall. Returns positions into `times`.
-/// Ties go to the lower position. Complexity: O(M log M + M * stages).
+/// An order for plain 1F1B of micro-batches of the given times: left of the largest they grow by
+/// `growth` a step, as far as there are such, and right of it they fall. Returns positions into
+/// `times`. Ties go to the lower position. Complexity: O(M log M + M * stages).
 [[nodiscard]] inline std::vector<std::int32_t> ramp_order(const std::vector<ticks>& times,
                                                           std::int32_t stages, double growth) {
   const auto count = static_cast<std::int32_t>(times.size());
@@ -79,6 +80,32 @@ namespace detail {
   std::reverse(rising.begin(), rising.end());
   rising.insert(rising.end(), rest.begin(), rest.end());
   return rising;
+}
+
+/// An order for interleaved 1F1B: the `head` least times rise, then the others fall. A stage starts
+/// with up to 2(p-1) + (V-1)p forwards, so the longest micro-batches are not to be among the first
+/// ones. Returns positions into `times`; ties go to the lower one. Complexity: O(M log M).
+[[nodiscard]] inline std::vector<std::int32_t> headed_order(const std::vector<ticks>& times,
+                                                            std::int32_t head) {
+  std::vector<std::int32_t> order(times.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return times[static_cast<std::size_t>(a)] < times[static_cast<std::size_t>(b)];
+  });
+  std::reverse(order.begin() + std::min(head, static_cast<std::int32_t>(order.size())),
+               order.end());
+  return order;
+}
+
+/// Heads that are worth a simulation each: from none, all falling, in halves of p to 4p, then all.
+[[nodiscard]] inline std::vector<std::int32_t> heads_to_try(std::int32_t micro_batches,
+                                                            std::int32_t stages) {
+  std::vector<std::int32_t> heads;
+  for (std::int32_t half = 0; half <= 8 && half * stages / 2 < micro_batches; ++half) {
+    heads.push_back(half * stages / 2);
+  }
+  heads.push_back(micro_batches);
+  return heads;
 }
 
 }  // namespace detail

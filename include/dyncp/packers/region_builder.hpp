@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -75,7 +76,8 @@ struct build_options {
 ///    ranks and budget, so long ones run beside long ones; or into a group that has time left.
 /// 3. Plateau: the level at which budgets (lifted where a long item exceeds them) sum to the work.
 /// 4. The rest, longest first, each into the group with the most time left that has token room.
-/// 5. Slots are ordered to rise geometrically to the largest and to fall after it.
+/// 5. Slots are ordered to rise geometrically to the largest and to fall after it; interleaved, the
+///    smallest few rise and the others fall after them.
 ///
 /// Holds scratch memory: one object serves one thread. Deterministic.
 template <cost_model Cost>
@@ -94,6 +96,7 @@ class region_builder {
                                    link::nvlink, bottleneck_);
     backward_ratio_ = static_cast<double>(unit.backward) / static_cast<double>(unit.forward);
     growth_ = 1.0 + backward_ratio_ / std::max(1, pipe_.stages - 1);
+    head_ = 2 * pipe_.stages;
   }
 
   /// False when some item found no group with token room; then M is too small.
@@ -116,6 +119,27 @@ class region_builder {
     price(plan);
     plan.makespan = pipe_.chunks == 1 ? fast_.makespan(priced_, pipe_.stages)
                                       : event_simulator{}.makespan(priced_, pipe_);
+  }
+
+  /// Interleaved 1F1B: puts the micro-batches into the order that simulates fastest of those with
+  /// the heads worth a try. The next builds take that head.
+  void choose_order(region_plan& plan) {
+    if (pipe_.chunks == 1 || plan.cells.empty()) return;
+    slot_time_.assign(plan.order.size(), 0);
+    for (const cell& g : plan.cells) {
+      ticks& t = slot_time_[static_cast<std::size_t>(g.slot)];
+      t = std::max(t, g.cost.total());
+    }
+    const region_plan from = plan;
+    for (const std::int32_t head : heads_to_try(from.num_slots(), pipe_.stages)) {
+      region_plan trial = from;
+      trial.order = headed_order(slot_time_, head);
+      move_cells(trial.cells, trial.order);
+      simulate(trial);
+      if (trial.makespan >= plan.makespan) continue;
+      plan = std::move(trial);
+      head_ = head;
+    }
   }
 
   [[nodiscard]] double growth() const noexcept { return growth_; }
@@ -387,7 +411,8 @@ class region_builder {
       t = std::max(t, g.cost.total());
     }
     if (given_.empty()) {
-      out.order = ramp_order(slot_time_, pipe_.chunks == 1 ? pipe_.stages : 1, growth_);
+      out.order = pipe_.chunks == 1 ? ramp_order(slot_time_, pipe_.stages, growth_)
+                                    : headed_order(slot_time_, head_);
     } else {
       out.order.resize(given_.size());
       for (std::size_t j = 0; j < given_.size(); ++j) {
@@ -397,17 +422,7 @@ class region_builder {
     std::erase_if(out.order, [&](std::int32_t slot) {
       return slot_time_[static_cast<std::size_t>(slot)] == 0;
     });
-    position_.assign(static_cast<std::size_t>(slots_), -1);
-    for (std::size_t at = 0; at < out.order.size(); ++at) {
-      position_[static_cast<std::size_t>(out.order[at])] = static_cast<std::int32_t>(at);
-    }
-    for (cell& g : cells_) g.slot = position_[static_cast<std::size_t>(g.slot)];
-    for (std::size_t at = 0; at < out.order.size(); ++at) {
-      out.order[at] = static_cast<std::int32_t>(at);
-    }
-    std::sort(cells_.begin(), cells_.end(), [](const cell& a, const cell& b) {
-      return a.slot != b.slot ? a.slot < b.slot : a.ranks.begin < b.ranks.begin;
-    });
+    move_cells(cells_, out.order);
     out.cells = cells_;
     out.items.clear();
     for (cell& g : out.cells) {
@@ -420,6 +435,19 @@ class region_builder {
     }
   }
 
+  // The cells of slot order[k] get position k; `order` then says that slots are positions.
+  void move_cells(std::vector<cell>& cells, std::vector<std::int32_t>& order) {
+    position_.resize(std::max(position_.size(), static_cast<std::size_t>(slots_)));
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      position_[static_cast<std::size_t>(order[at])] = static_cast<std::int32_t>(at);
+    }
+    for (cell& g : cells) g.slot = position_[static_cast<std::size_t>(g.slot)];
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(cells.begin(), cells.end(), [](const cell& a, const cell& b) {
+      return a.slot != b.slot ? a.slot < b.slot : a.ranks.begin < b.ranks.begin;
+    });
+  }
+
   void price(const region_plan& plan) {
     priced_.num_ranks = plan.ranks.size;
     priced_.stage_classes = cost_.stage_classes();
@@ -428,15 +456,16 @@ class region_builder {
         priced_.class_of_stage.push_back(cost_.stage_class(s));
       }
     }
-    // Interleaved schedules run whole groups of micro-batches; the last ones may be empty.
+    // Interleaved schedules run whole groups of micro-batches; the first ones may be empty.
     const std::int64_t slots =
         pipe_.chunks == 1 ? plan.num_slots() : round_up(plan.num_slots(), pipe_.stages);
+    const std::int64_t idle = slots - plan.num_slots();
     priced_.first_group.assign(static_cast<std::size_t>(slots) + 1, 0);
     priced_.ranks.clear();
     priced_.costs.clear();
     for (const cell& g : plan.cells) {
       priced_.ranks.push_back({g.ranks.begin - plan.ranks.begin, g.ranks.size});
-      priced_.first_group[static_cast<std::size_t>(g.slot) + 1] += 1;
+      priced_.first_group[static_cast<std::size_t>(idle + g.slot) + 1] += 1;
     }
     for (std::size_t j = 1; j < priced_.first_group.size(); ++j) {
       priced_.first_group[j] += priced_.first_group[j - 1];
@@ -461,6 +490,7 @@ class region_builder {
   std::int32_t cap_;
   double backward_ratio_ = 2.0;
   double growth_ = 1.0;
+  std::int32_t head_ = 0;  // of the order, interleaved
 
   // Of the build in hand.
   rank_range region_;

@@ -50,6 +50,8 @@ class region_search {
     const std::int32_t c = items.sizes.front();
     fixed_ = static_cast<double>(
         cost.cost(load{1, 1, 1}, c, link::nvlink, cost.bottleneck_class()).total());
+    // Interleaved schedules run whole groups of p: few numbers between two multiples do better.
+    if (prob.parallel.vpp > 1) least_step_ = std::max(1, prob.parallel.pp / 2);
     most_ = prob.limits.micro_batches > 0 ? prob.limits.micro_batches
                                           : std::numeric_limits<std::int32_t>::max();
   }
@@ -87,26 +89,34 @@ class region_search {
       m = std::min(m + 1 + m / 8, std::max(m + 1, most_));
     }
     if (best_.makespan < 0) return std::move(best_);
-    std::int32_t step = std::max(1, best_m_ / 10);
+    std::int32_t step = std::max(least_step_, best_m_ / 10);
     for (std::int32_t n = 0; n < refinements_ && !is_enough(); ++n) {
       const std::int32_t middle = best_m_;
       if (try_m(share, middle + step)) continue;
       if (middle - step >= least && try_m(share, middle - step)) continue;
-      if (step <= 1) break;
-      step /= 2;
+      if (step <= least_step_) break;
+      step = std::max(least_step_, step / 2);
     }
+    // What is learned from the first region serves the others; the end result is ordered anew.
+    if (!has_order_) choose_order(best_);
+    has_order_ = true;
     return std::move(best_);
   }
+
+  /// Interleaved 1F1B: the best of several orders of a finished plan.
+  void choose_order(region_plan& plan) { builder_.choose_order(plan); }
 
   /// Anneals the budgets of a region: each step changes the relative budget of a few positions,
   /// moves one to another position or changes the share above which c is raised, then builds and
   /// simulates anew; a step that costs less than a shrinking threshold is kept. The budgets live in
   /// `tuned` from call to call, also when the items of the share have changed a little. `heat` in
-  /// 0 .. 1 scales the threshold, for a search that cools over several calls.
+  /// 0 .. 1 scales the threshold, for a search that cools over several calls. `go_on()` is asked
+  /// before each step.
   /// Returns the best plan seen, never worse than `from`.
+  template <class GoOn>
   [[nodiscard]] region_plan anneal(const region_share& share, region_plan from,
                                    tuned_budgets& tuned, std::int64_t steps, double heat,
-                                   splitmix& rng) {
+                                   splitmix& rng, GoOn go_on) {
     best_ = std::move(from);
     if (tuned.budgets.empty()) tuned = budgets_of(best_);
     if (best_.cells.empty() || tuned.budgets.size() < 2) return std::move(best_);
@@ -117,7 +127,7 @@ class region_search {
       if (now < 0) return std::move(best_);
     }
     const double hot = rounded_product(3e-4 * heat, static_cast<double>(best_.makespan));
-    for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::int64_t step = 0; step < steps && go_on(); ++step) {
       candidate_ = tuned;
       perturb(candidate_, rng);
       const double cooled = 1.0 - static_cast<double>(step) / static_cast<double>(steps);
@@ -158,7 +168,8 @@ class region_search {
     const double balance = std::sqrt(0.6 * (prob_.parallel.pp - 1) * work / fixed_);
     const auto top = static_cast<std::int32_t>(
         std::min(1e6, std::max(1.3 * balance, 1.5 * least)));
-    for (std::int32_t m = least; m <= std::min(top, most_); m = std::max(m + 1, m * 23 / 20)) {
+    for (std::int32_t m = least; m <= std::min(top, most_);
+         m = static_cast<std::int32_t>(round_up(std::max(m + 1, m * 23 / 20), least_step_))) {
       try_m(share, m);
       if (is_enough()) return;
     }
@@ -243,6 +254,8 @@ class region_search {
   double fixed_ = 0;        // ticks of an operation pair of one token
   std::int32_t most_ = 0;   // largest M allowed
   std::int32_t best_m_ = 0;
+  std::int32_t least_step_ = 1;
+  bool has_order_ = false;
   region_plan best_;
   region_plan trial_;
 };

@@ -41,18 +41,12 @@ template <cost_model Cost>
   const std::int32_t cp = prob.parallel.static_cp;
   const link over = link_of({0, cp}, ranks_per_node(prob.cluster.gpus_per_node, prob.parallel));
   const static_bins bins(prob, items, capacity);
-  std::vector<std::int32_t> order(items.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return items[static_cast<std::size_t>(a)].sum.tokens >
-           items[static_cast<std::size_t>(b)].sum.tokens;
-  });
   count = std::min(count, items.size());  // more packs than items would stay empty
   wlb_packs out;
   out.packs.resize(count);
   std::vector<load> sums(count);
   std::vector<ticks> work(count, 0);
-  for (const std::int32_t i : order) {
+  for (const std::int32_t i : fullest_first(items)) {
     const auto lightest =
         static_cast<std::size_t>(std::min_element(work.begin(), work.end()) - work.begin());
     const auto shortest = static_cast<std::size_t>(

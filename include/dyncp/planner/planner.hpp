@@ -19,6 +19,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,8 +91,9 @@ class planner {
     }
   }
 
-  /// Anytime: `on_better(const planned&) -> bool` gets a valid plan at once and better ones while
-  /// the packer's search steps last; it ends the search by returning false (at a deadline, say).
+  /// Anytime: `on_better(const planned&) -> bool` gets a valid plan at once, better ones while the
+  /// packer's search steps last, and in between the best so far again and again. It ends the search
+  /// by returning false (at a deadline, say): no further step is taken.
   /// With steps alone the result is deterministic; one that a clock cut short is to be sent to the
   /// other ranks, not recomputed by them.
   template <class OnBetter>
@@ -100,8 +103,15 @@ class planner {
   [[nodiscard]] result<planned> plan_anytime(const problem& prob, OnBetter on_better,
                                              const plan_hint& hint = {}) const {
     if (auto ok = can_plan(prob); !ok) return ok.error();
-    auto observer = [&](const dyncp::plan& p, ticks) {
-      const auto so_far = evaluate(prob, p);
+    std::optional<planned> so_far;
+    ticks last = std::numeric_limits<ticks>::max();
+    auto observer = [&](const dyncp::plan& p, ticks makespan) {
+      if (makespan < last) {
+        auto better = evaluate(prob, p);
+        if (!better) return true;
+        so_far = std::move(*better);
+        last = makespan;
+      }
       return !so_far || static_cast<bool>(on_better(*so_far));
     };
     auto made = packer_.pack_from(prob, cost_, hint, observer);
