@@ -9,6 +9,8 @@
 
 #include <dyncp/cpu/device.hpp>
 #include <dyncp/mpi/backend.hpp>
+#include <dyncp/runtime/collectives.hpp>
+#include <dyncp/runtime/group_pool.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +19,8 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -228,6 +232,31 @@ TEST_CASE("a rank that waits in a closing still serves its peers") {
     }
     return {};
   });
+}
+TEST_CASE("a rank that an exception takes away tells its peers, and waits for none of them") {
+  if (ranks_of_world() == 1) return;
+  // Long before the deadline of 60 s, which would be another error.
+  auto backend = dyncp::mpi::backend::create(MPI_COMM_WORLD);
+  REQUIRE(backend);
+  auto pool = dyncp::group_pool<dyncp::mpi::backend>::create(*backend, {});
+  REQUIRE(pool);
+  const std::int32_t rank = pool->rank();
+  if (rank == pool->ranks() - 1) {
+    bool thrown = false;
+    try {
+      const auto mine = std::move(pool);
+      throw std::runtime_error("no more memory");
+    } catch (const std::runtime_error&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+  } else {
+    auto all = pool->channel(pool->everyone());
+    std::int32_t word = rank;
+    const auto sum = dyncp::all_reduce(all, std::span(&word, 1), dyncp::reduction::sum);
+    REQUIRE_FALSE(sum);
+    CHECK(sum.error().message().find("left by an exception") != std::string::npos);
+  }
 }
 TEST_CASE("no deadline is a deadline beyond all clocks") {
   mpi_runner<> runner({}, {.deadline_us = std::numeric_limits<std::int64_t>::max()});

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
@@ -47,7 +48,8 @@ struct fabric_options {
 /// which each wait looks at. A process that vanished is found by the deadline.
 ///
 /// Freeing a communicator is collective, so closing one of all ranks, and the end of the fabric,
-/// wait for all ranks, at most for the deadline. After a failure the communicators of the family
+/// wait for all ranks, at most for the deadline. A rank that an exception takes away does not wait:
+/// its peers are in the middle of a step, and are told. After a failure the communicators of the family
 /// are left to MPI_Finalize, and memory of messages that were in flight must not be freed before
 /// the peers failed too, at most one deadline later. MPI does not tell what memory it uses:
 /// memory_in_use() is 0.
@@ -99,8 +101,8 @@ class fabric {
     if (all_ == MPI_COMM_NULL || control_ == MPI_COMM_NULL) return;
     // A rank that failed tells all others and does not come to the meeting: all of them free, or
     // none does.
-    const bool agreed =
-        listen().has_value() && poisoned_.empty() && meet(all_, 0, "the end of the fabric");
+    const bool agreed = !unwinding() && listen().has_value() && poisoned_.empty() &&
+                        meet(all_, 0, "the end of the fabric");
     end_notices();
     if (!agreed) return;
     MPI_Comm_free(&control_);
@@ -136,6 +138,9 @@ class fabric {
     closed_.push_back({comm.family_, comm.comm_});
     // Splits wait for their parent of all ranks: a rank that failed may be no member of the split.
     if (comm.opened_) {
+      if (unwinding()) {
+        poison(comm.family_, make_error(errc::peer_failed, "it left by an exception"));
+      }
       free_family(comm.family_, health(comm) && meet(comm.comm_, comm.family_, "a closing"));
     }
     comm.comm_ = MPI_COMM_NULL;
@@ -337,6 +342,10 @@ class fabric {
       }
       idle.after(moved.has_value() && *moved);
     }
+  }
+
+  [[nodiscard]] bool unwinding() const noexcept {
+    return std::uncaught_exceptions() > exceptions_;
   }
 
   void free_family(std::uint64_t family, bool agreed) noexcept {
@@ -575,6 +584,7 @@ class fabric {
   std::deque<notice_out> sent_notices_;
   std::vector<closed_comm> closed_;  // of families whose opened communicator is open
   std::unique_ptr<error> missed_;    // of a stream, while this rank waited in `meet`
+  int exceptions_ = std::uncaught_exceptions();  // that were on their way when it was made
 };
 
 static_assert(dyncp::fabric<fabric>);
