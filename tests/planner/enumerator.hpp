@@ -20,7 +20,8 @@ namespace dyncp_test {
 
 /// The least makespan by counting: each sequence has a digit, which names a micro-batch and a group
 /// (an aligned power of two of ranks), and all numbers are tried; groups of a micro-batch that
-/// overlap, or hold too much, are no plan. Priced by `reference_of` and timed by `brute_scheduler`:
+/// overlap, or hold too much, are no plan, nor is one of which p micro-batches in a row hold more on
+/// a rank than may be in flight. Priced by `reference_of` and timed by `brute_scheduler`:
 /// shares no code with the library's costs and simulators, nor with `exact_reference`.
 inline std::int64_t least_by_counting(const dyncp::problem& p, int most) {
   const int ranks = p.parallel.ranks;
@@ -58,6 +59,27 @@ inline std::int64_t least_by_counting(const dyncp::problem& p, int most) {
       }
       if ((at + 1) % groups.size() == 0) {
         plan.first_group.push_back(static_cast<std::int32_t>(plan.ranks.size()));
+      }
+    }
+    if (p.limits.max_inflight_tokens > 0) {
+      const auto held = [&](int micro_batch, int rank) {
+        for (std::size_t g = 0; g < groups.size(); ++g) {
+          const std::int64_t here =
+              tokens[static_cast<std::size_t>(micro_batch) * groups.size() + g];
+          if (here > 0 && groups[g].begin <= rank && rank < groups[g].end()) {
+            return (here + groups[g].size - 1) / groups[g].size;
+          }
+        }
+        return std::int64_t{0};
+      };
+      for (int first = 0; first < most; ++first) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          std::int64_t window = 0;
+          for (int j = first; j < std::min(most, first + p.parallel.pp); ++j) {
+            window += held(j, rank);
+          }
+          valid = valid && window <= p.limits.max_inflight_tokens;
+        }
       }
     }
     if (valid) best = std::min(best, brute_scheduler(plan, {p.parallel.pp, 1}).run());

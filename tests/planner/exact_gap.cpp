@@ -5,6 +5,7 @@
 #include "support/random.hpp"
 
 #include <dyncp/cost/analytic_cost.hpp>
+#include <dyncp/plan/lower_bounds.hpp>
 #include <dyncp/planner/planner.hpp>
 #include <dyncp/sim/fluid_bound.hpp>
 
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace {
@@ -77,6 +79,28 @@ TEST_CASE("the exact reference is the least of all plans, counted one by one") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) agree(seed, 3, 4, 3);
   for (std::uint64_t seed = 1; seed <= 8; ++seed) agree(seed, 4, 4, 2);
   for (std::uint64_t seed = 1; seed <= 8; ++seed) agree(seed, 5, 2, 2);
+}
+
+TEST_CASE("no certificate is above the least of all plans within a budget of tokens in flight") {
+  int binding = 0;
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    CAPTURE(seed);
+    dyncp_test::random rng(seed);
+    const auto ranks = static_cast<std::int32_t>(rng.one_in(2) ? 1 : 2);
+    const auto stages = static_cast<std::int32_t>(rng.between(2, 4));
+    const std::vector<std::int64_t> lengths = random_lengths(rng, rng.one_in(2) ? 2 : 3);
+    dyncp::problem p = dyncp_test::reference_problem(lengths, ranks, stages, 40000);
+    // Little more than the longest needs.
+    const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    p.limits.max_inflight_tokens = longest / ranks + rng.between(1, 1 + longest / 4);
+    const std::int64_t least = dyncp_test::least_by_counting(p, 5);
+    if (least == std::numeric_limits<std::int64_t>::max()) continue;
+    const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
+    const dyncp::lower_bound bound = dyncp::lower_bounds(p, cost).binding();
+    CHECK(bound.value <= least + 64);
+    binding += bound.name == "inflight" ? 1 : 0;
+  }
+  CHECK(binding >= 20);
 }
 
 TEST_CASE("the planner is near the optimum of small batches") {

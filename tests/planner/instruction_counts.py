@@ -23,25 +23,28 @@ def main():
     if shutil.which("valgrind") is None or shutil.which("g++") is None:
         print("valgrind or g++ is missing")
         return 77
-    compiler = subprocess.run(["g++", "-dumpfullversion", "-dumpmachine"], capture_output=True,
-                              text=True, check=True).stdout.split()
+    # g++ answers one question a call.
+    compiler = [subprocess.run(["g++", question], capture_output=True, text=True,
+                               check=True).stdout.strip()
+                for question in ["-dumpfullversion", "-dumpmachine"]]
     counts = {}
     with tempfile.TemporaryDirectory() as folder:
         program = f"{folder}/plan_once"
         subprocess.run(["g++", "-std=c++20", "-O2", "-DNDEBUG", f"-I{root}/include",
                         str(root / "tests/planner/plan_once.cpp"), "-o", program], check=True)
         for batch, ranks in CASES:
-            done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out",
-                                   program, str(batch), str(ranks)],
+            done = subprocess.run(["valgrind", "--tool=callgrind",
+                                   f"--callgrind-out-file={folder}/out", program, str(batch),
+                                   str(ranks)],
                                   capture_output=True, text=True, check=True,
                                   # Meson's MALLOC_PERTURB_ would be counted too.
                                   env={"PATH": os.environ["PATH"]})
             counts[f"{batch} sequences, {ranks} ranks"] = int(
                 re.search(r"Collected : (\d+)", done.stderr).group(1))
     if "--record" in sys.argv:
-        golden.write_text(json.dumps({"what": "Instructions of tests/planner/plan_once.cpp by callgrind",
-                                      "compiler": compiler, "counts": counts}, indent=1) + "\n",
-                          encoding="utf-8")
+        what = "Instructions of tests/planner/plan_once.cpp by callgrind"
+        golden.write_text(json.dumps({"what": what, "compiler": compiler, "counts": counts},
+                                     indent=1) + "\n", encoding="utf-8")
         print(counts)
         return 0
     recorded = json.loads(golden.read_text(encoding="utf-8"))

@@ -119,3 +119,20 @@ TEST_CASE("many groups on the same ranks are told in linear time") {
   // 20,000 * 2^20 rank visits would take most of a minute; the count of breaches is what is told.
   CHECK(dyncp::validate(bad, p).size() == 19999);
 }
+
+TEST_CASE("one sequence in flight at a time: the bound is the plan") {
+  // Five equal sequences on one rank, four stages, room for one: each goes all the way alone.
+  dyncp::problem p = dyncp_test::reference_problem(std::vector<std::int64_t>(5, 1000), 1, 4, 1000);
+  p.limits.max_inflight_tokens = 1000;
+  const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
+  dyncp::ticks way = 0;
+  for (std::int32_t stage = 0; stage < 4; ++stage) {
+    way += cost.cost(dyncp::sequence_load(1000, 1), 1, dyncp::link::nvlink,
+                     cost.stage_class(stage)).total();
+  }
+  const auto made = dyncp::planner{cost}.plan(p);
+  REQUIRE(made);
+  CHECK(made->statistics.makespan_s == dyncp::to_seconds(5 * way));
+  CHECK(made->certificate.binding().name == "inflight");
+  CHECK(made->certificate.binding().value == 5 * way);
+}

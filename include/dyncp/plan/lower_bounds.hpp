@@ -61,8 +61,9 @@ class bound_calculator {
 
   [[nodiscard]] certificate all() const {
     certificate c;
-    c.bounds.push_back({"path", path()});
+    c.bounds.push_back({"path", path(longest_)});
     c.bounds.push_back({"memory", memory()});
+    c.bounds.push_back({"inflight", inflight()});
     if constexpr (requires { cost_.work_floor_s(0.0, 0.0, 0); }) {
       c.bounds.push_back({"area", area()});
       c.bounds.push_back({"link", link_area()});
@@ -136,15 +137,16 @@ class bound_calculator {
     return padded_pack_tokens(prob_.padding, c, padded) <= pack_capacity(prob_, c);
   }
 
-  // The longest sequence passes p stages forward and backward, at its best size. Costs grow with
-  // the load, so nothing that is packed with it makes it faster.
-  [[nodiscard]] ticks path() const {
+  // A sequence passes p stages forward and backward, at its best size. Costs grow with the load, so
+  // nothing that is packed with it makes it faster.
+  [[nodiscard]] ticks path(const sequence& s) const {
     ticks best = std::numeric_limits<ticks>::max();
     for (const std::int32_t c : sizes_) {
-      if (!fits(longest_, c)) continue;
+      if (!fits(s, c)) continue;
+      const load alone = sequence_load(s.length, alignment(prob_.padding, c));
       ticks sum = 0;
       for (std::int32_t vs = 0; vs < pipe_.stages * pipe_.chunks; ++vs) {
-        sum += longest_alone(c, cost_.stage_class(vs))->total();
+        sum += cheapest(alone, c, cost_.stage_class(vs)).total();
       }
       best = std::min(best, sum);
     }
@@ -166,10 +168,30 @@ class bound_calculator {
     return least.forward == std::numeric_limits<ticks>::max() ? op_cost{} : least;
   }
 
-  // That many of the smallest packs through the pipeline, fill and drain included. A budget of
-  // tokens in flight B bounds M too: any p micro-batches in a row hold at most R*B tokens on stage
-  // 0, so ceil(M/p) >= tokens/(R*B), and M >= p*(ceil(tokens/(R*B)) - 1) + 1. Empty micro-batches
-  // cost nothing, so that many steps are not that many packs; only the token limit counts here.
+  // A token is in flight on stage 0 for at least its sequence's way through all stages, and at most
+  // R*B are at once. Of sequences alike in length the shortest stands for all: 256 ways are priced.
+  [[nodiscard]] ticks inflight() const {
+    const std::int64_t budget = prob_.limits.max_inflight_tokens;
+    if (budget == 0 || pipe_.chunks > 1) return 0;
+    std::vector<std::int64_t> lengths;
+    lengths.reserve(prob_.sequences.size());
+    for (const sequence& s : prob_.sequences) lengths.push_back(s.length);
+    std::sort(lengths.begin(), lengths.end());
+    const std::size_t step = (lengths.size() + 255) / 256;
+    int128 held = 0;  // tokens * ticks
+    for (std::size_t first = 0; first < lengths.size(); first += step) {
+      sequence shortest;
+      shortest.length = lengths[first];
+      int128 tokens = 0;
+      for (std::size_t i = first; i < std::min(first + step, lengths.size()); ++i) {
+        tokens += lengths[i];
+      }
+      held += tokens * path(shortest);
+    }
+    return static_cast<ticks>(held / (int128{budget} * prob_.parallel.ranks));
+  }
+
+  // That many of the smallest packs through the pipeline, fill and drain included.
   [[nodiscard]] ticks memory() const {
     const op_cost least = smallest();
     return least.total() * (packs_per_rank() * pipe_.chunks + pipe_.stages - 1);
@@ -225,6 +247,8 @@ class bound_calculator {
 ///   area    all work at full efficiency, shared by all ranks, plus forced fixed times, plus the
 ///           fill and drain of the smallest pack
 ///   memory  the least number of packs of the busiest rank, each as small as any
+///   inflight  under max_inflight_tokens, plain 1F1B: each token's time on stage 0, at least its
+///           sequence's path, of what R ranks may hold at once
 ///   link    matrix work plus the ring bytes of sequences that need several ranks
 /// Proofs in docs/algorithms.md. Requires a problem that `can_plan`. Complexity: O(n * sizes).
 template <cost_model Cost>
