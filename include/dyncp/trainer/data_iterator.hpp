@@ -332,6 +332,12 @@ class data_iterator {
                    std::to_string(channel.rank()) + " of the channel", rank, channel.rank(),
                    "leave data_iterator_options::rank at -1 where lengths are probed"};
     }
+    const std::int64_t shape_words = my_terms().shape_words;
+    if (shape_words < 0 || shape_words > max_shape_words) {
+      return error{errc::invalid_argument, "a shape of " + std::to_string(shape_words) + " words",
+                   shape_words, shape_words < 0 ? 0 : max_shape_words,
+                   "set probe_options::shape_words to a number in 0 .. 1024"};
+    }
     return {};
   }
 

@@ -35,8 +35,9 @@ struct probed_sample {
 };
 
 struct probe_options {
-  std::int32_t shape_words = 0;  ///< words of shape that travel with each length
+  std::int32_t shape_words = 0;  ///< words of shape that travel with each length, 0 .. 1024
 };
+inline constexpr std::int64_t max_shape_words = 1024;
 
 /// Samples whose lengths nobody knows before they are read: each rank has a range of its own, its
 /// shard, and owns what it reads there. Probing is spread: of a batch of B samples rank r of R
