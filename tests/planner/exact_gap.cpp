@@ -5,6 +5,7 @@
 #include "support/random.hpp"
 
 #include <dyncp/cost/analytic_cost.hpp>
+#include <dyncp/io/corpora.hpp>
 #include <dyncp/plan/lower_bounds.hpp>
 #include <dyncp/planner/planner.hpp>
 #include <dyncp/sim/fluid_bound.hpp>
@@ -139,5 +140,29 @@ TEST_CASE("the fluid bound is not above the optimum of small batches") {
     const double optimum = dyncp::to_seconds(dyncp_test::exact_reference(p, 3).solve());
     const dyncp::analytic_cost cost(p.model, p.cluster, p.parallel);
     CHECK(dyncp::fluid_makespan_bound(p, cost).makespan_s <= optimum * (1 + 1e-9));
+  }
+}
+
+TEST_CASE("and of small batches of corpora where nearly all work is in long sequences") {
+  for (const char* name : {"mock-16k", "video"}) {
+    CAPTURE(name);
+    dyncp::length_generator draw(*dyncp::find_corpus(name), 1);
+    double sum = 0;
+    constexpr int batches = 20;
+    for (int k = 0; k < batches; ++k) {
+      std::vector<std::int64_t> lengths;
+      while (lengths.size() < 8) {
+        const std::int64_t n = draw.next();
+        if (n >= 16 && n <= 65536) lengths.push_back(n);
+      }
+      const dyncp::problem p = dyncp_test::reference_problem(lengths, 4, 2, 65536);
+      const auto best = static_cast<double>(dyncp_test::exact_reference(p, 3).solve());
+      const double gap = static_cast<double>(planned_ticks(p, 3)) / best - 1.0;
+      CHECK(gap > -1e-9);
+      CHECK(gap <= 0.05);
+      sum += gap;
+    }
+    MESSAGE("mean gap " << sum / batches);
+    CHECK(sum / batches <= 0.01);
   }
 }
