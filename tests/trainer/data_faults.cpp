@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that die or are late, and lost messages, at every exchange: each ends the step with the same
-// typed error on all ranks, and the iterators go on with every sample once.
+// Ranks that die or are late, and lost messages, at every exchange: each ends the step with the
+// same typed error on all ranks, and the iterators go on with every sample once.
 #include "trainer/failures.hpp"
 
 #include <dyncp/trainer/data_iterator.hpp>

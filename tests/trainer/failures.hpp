@@ -204,9 +204,9 @@ inline std::vector<std::int64_t> long_lengths() {
 }
 
 /// The probed iterator of a rank; what it probes is counted.
-inline auto probed(std::int32_t rank, dyncp::data_position start, std::map<std::int64_t, int>& probes,
-            const std::vector<std::int64_t>& truth, std::int32_t ahead = 1,
-            std::int64_t batch = 8) {
+inline auto probed(std::int32_t rank, dyncp::data_position start,
+                   std::map<std::int64_t, int>& probes, const std::vector<std::int64_t>& truth,
+                   std::int32_t ahead = 1, std::int64_t batch = 8) {
   const dyncp::problem job = small_job(ranks);
   return dyncp::make_probed_iterator(
       shard_of(truth, rank, ranks), planner_of(job), job,
